@@ -1,0 +1,88 @@
+# Every target sets up .venv by itself the first time. `make help` lists them.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+SCALEMARK := $(BIN)/scalemark
+BUDGET ?= 6m
+NGPU ?=
+NNODES ?= 2
+NPROC := $(if $(NGPU),--nproc $(NGPU))
+ARGS ?=
+
+.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test lint \
+	self-bench example clean bench-multinode compare gpu-check
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@echo "  NGPU=N: device slots (accelerators where there are any, else CPU ranks); ARGS='...': options of scalemark run"
+
+setup: $(STAMP) ## make .venv and install everything, pinned (BRING_TORCH=1: keep the torch that PYTHON has)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "scalemark needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1): make setup PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(if $(BRING_TORCH),--system-site-packages) $(VENV)
+	@if [ -n "$(BRING_TORCH)" ]; then \
+		$(BIN)/python -c 'import torch; v = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])); assert v >= (2, 9), v' || \
+		{ echo "BRING_TORCH: $(PYTHON) has no torch 2.9 or later"; exit 2; }; \
+		grep -vE '^(torch|triton|nvidia-(cu|nc|nv)[a-z0-9-]*)==' constraints.txt > $(VENV)/constraints.txt; \
+	else cp constraints.txt $(VENV)/constraints.txt; fi
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@
+
+bench: $(STAMP) ## the default suite for this host, then the report
+	$(SCALEMARK) run default --budget $(BUDGET) $(NPROC) $(ARGS)
+	$(SCALEMARK) report
+
+bench-single: $(STAMP) ## one device, on every data source that applies
+	$(SCALEMARK) run single $(ARGS)
+
+bench-dp: $(STAMP) ## DataParallel on 1, 2, 4, ... NGPU devices against one
+	$(SCALEMARK) run dp $(NPROC) $(ARGS)
+
+bench-ddp: $(STAMP) ## DDP on 1, 2, 4, ... NGPU ranks against one device
+	$(SCALEMARK) run ddp $(NPROC) $(ARGS)
+
+bench-loader: $(STAMP) ## num_workers with pin_memory off and on
+	$(SCALEMARK) run loader $(ARGS)
+
+bench-syncbn: $(STAMP) ## DDP with and without SyncBN
+	$(SCALEMARK) run syncbn $(NPROC) $(ARGS)
+
+report: $(STAMP) ## the scaling report in HTML (STUDY=results/NAME; default: the newest study)
+	$(SCALEMARK) report $(STUDY)
+
+doctor: $(STAMP) ## what this host offers, and what will bite
+	$(SCALEMARK) doctor
+
+test: $(STAMP) ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## formatting, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+self-bench: $(STAMP) ## what the suite itself costs: overhead, truth, launch and report times
+	$(BIN)/python -m pytest tests/self_bench --benchmark-only --benchmark-disable-gc -s --timeout=1200 -o filterwarnings=default
+
+example: $(STAMP) ## remake results/example and reports/example.html from a real run
+	rm -rf results/example
+	$(SCALEMARK) run default --budget $(BUDGET) -o results/example
+	$(SCALEMARK) report results/example -o reports/example.html
+
+bench-multinode: ## (later) several nodes
+	@echo "bench-multinode: DDP over several nodes is not in this version"; exit 2
+
+compare: ## (later) two studies against each other
+	@echo "compare: comparing two studies is not in this version"; exit 2
+
+gpu-check: ## (later) everything that needs a GPU
+	@echo "gpu-check: the collected GPU checks are not in this version"; exit 2
+
+clean: ## remove .venv and caches; results and reports stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find bench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,184 @@
+"""The shared result types: what analysis says and what report, command line and exporters show."""
+
+from typing import Literal
+
+import msgspec
+
+from bench.case import Case
+
+Verdict = Literal["faster", "slower", "equivalent", "small change", "inconclusive", "not comparable"]
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate with its 95 % interval; `low` and `high` are None for n = 1."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval's width relative to the value, or None."""
+        if self.low is None or self.high is None or not self.value:
+            return None
+        return (self.high - self.low) / 2 / abs(self.value)
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One device count of a curve. `launches` holds every launch's samples/s."""
+
+    cell: str
+    devices: int
+    batch: int
+    global_batch: int
+    samples_per_s: Interval
+    per_device: float
+    speedup: Interval
+    efficiency: Interval
+    step_s: float
+    launches: tuple[float, ...]
+    marks: tuple[str, ...]
+    converged: bool | None  # None with one launch
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Throughput against devices for one strategy and one set of settings, under one named base.
+
+    `fraction` of each point past the base: Karp-Flatt (strong) or Gustafson's serial part (weak).
+    """
+
+    label: str
+    strategy: str
+    scaling: Literal["weak", "strong"]
+    settings: dict[str, str]
+    base: str  # in words: "single, no wrapper", "ddp on 1 rank", "relative to 4 devices"
+    base_cell: str
+    base_devices: int
+    base_samples_per_s: float
+    points: tuple[Point, ...]
+    serial_fraction: dict[int, float | None]
+    note: str | None = None
+    reference: bool = False
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two cells that differ in one factor; `ratio` is throughput b / a, paired by block."""
+
+    factor: str
+    a: str
+    b: str
+    a_cell: str
+    b_cell: str
+    context: str  # what is equal on both sides, in words
+    a_samples_per_s: float
+    b_samples_per_s: float
+    ratio: Interval
+    verdict: Verdict
+    smallest_visible: float | None  # smallest relative effect this many launches could have shown
+    launches_to_decide: int | None
+    note: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a reader should know: a code, what was seen, and what to do about it."""
+
+    code: str
+    level: Literal["info", "warning", "problem"]
+    message: str
+    remedy: str
+    evidence: dict[str, str] = {}
+    cells: tuple[str, ...] = ()
+
+
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table of all cells."""
+
+    cell: str
+    suite: str
+    case: Case
+    status: str  # ok, partly, failed, timeout, skipped, not run
+    reason: str | None
+    launches: int
+    failed: int
+    samples_per_s: Interval | None
+    step_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    phases_s: dict[str, float | None]
+    first_step_s: float | None
+    first_batch_s: float | None
+    efficiency: Interval | None
+    memory_bytes: int | None  # fullest rank: device used, or PSS of rank and workers where there is no device
+    memory_source: str | None
+    marks: tuple[str, ...]
+    converged: bool | None
+
+
+class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one rank of one cell, the largest over its launches; bytes, null where not measured."""
+
+    cell: str
+    rank: int
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    device_used_bytes: int | None
+    device_total_bytes: int | None
+    pinned_bytes: int | None
+    rank_pss_bytes: int | None
+    workers_pss_bytes: int | None
+    shm_used_bytes: int | None
+
+
+class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch that is in the study and not in the numbers, and why."""
+
+    launch: str
+    cell: str
+    status: str
+    reason: str
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest known part of a step at N devices that the base does not have, in words and seconds."""
+
+    label: str
+    phase: str
+    seconds: float
+    share: float  # of the step
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """The best configuration that may win a verdict."""
+
+    cell: str
+    label: str
+    samples_per_s: Interval
+    efficiency: Interval | None
+    base: str | None
+    loss: Loss | None
+
+
+class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the report says, as values."""
+
+    study: str
+    studies: tuple[str, ...]
+    quick: bool
+    cells: tuple[CellResult, ...]
+    curves: tuple[Curve, ...]
+    comparisons: tuple[Comparison, ...]
+    findings: tuple[Finding, ...]
+    memory: tuple[MemoryRow, ...]
+    exclusions: tuple[Exclusion, ...]
+    best: Best | None
+    best_note: str | None  # why there is no best, or what it may not claim
+    device_kind: str  # "CPU rank", "CUDA device", ...
+    host: dict
+    environment: dict[str, str]
+    command: tuple[str, ...]
+    target: float
+    created_at: str
+    left_out: tuple[str, ...]
+    truncated_lines: int

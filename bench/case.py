@@ -1,0 +1,79 @@
+"""What to run: a Case is one cell of the matrix, frozen, with an id that survives renames of files."""
+
+import hashlib
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Scalar = str | int | float | bool
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One cell: everything that decides what is computed and how.
+
+    `ranks` counts device slots on each node. `batch` is per device under weak scaling and global under
+    strong scaling. None leaves a setting to torch or to the host, and what ran is read back.
+    """
+
+    strategy: str = "single"
+    ranks: Count = 1
+    nodes: Count = 1
+    scaling: Literal["weak", "strong"] = "weak"
+    batch: Count = 16
+    model: str = "resnet-small"
+    model_args: dict[str, Scalar] = {}
+    data: str = "device"
+    data_args: dict[str, Scalar] = {}
+    num_workers: Natural = 0
+    pin_memory: bool = False
+    prefetch_factor: Count | None = None
+    persistent_workers: bool | None = None
+    non_blocking: bool = False
+    sync_bn: bool = False
+    backend: str | None = None
+    threads: Count | None = None
+    steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 60
+    seed: Natural = 0
+    timeout_s: Annotated[float, Meta(gt=0)] = 180.0
+
+    @property
+    def devices(self) -> int:
+        """Device slots over all nodes."""
+        return self.ranks * self.nodes
+
+    @property
+    def global_batch(self) -> int:
+        """Samples a step over all devices."""
+        return self.batch if self.scaling == "strong" else self.batch * self.devices
+
+    @property
+    def device_batch(self) -> int:
+        """Samples a step on one device (the largest chunk, where they differ)."""
+        return self.batch if self.scaling == "weak" else -(-self.batch // self.devices)
+
+    @property
+    def id(self) -> str:
+        """A readable slug and a hash of the canonical JSON: the resume key.
+
+        Fields at their defaults are left out of the hash, so a field added later changes no id.
+        """
+        digest = hashlib.sha256(canonical(self)).hexdigest()[:10]
+        return f"{slug(self)}-{digest}"
+
+
+def canonical(case: Case) -> bytes:
+    """The case as JSON with sorted keys and without defaults."""
+    return msgspec.json.encode(case, order="sorted")
+
+
+def slug(case: Case) -> str:
+    """A short name for people: strategy, devices, batch, model, data and what else was set."""
+    parts = [case.strategy, f"n{case.devices}", f"b{case.batch}", case.model, case.data]
+    parts += [f"w{case.num_workers}"] * (case.num_workers > 0)
+    parts += ["pin"] * case.pin_memory + ["syncbn"] * case.sync_bn + ["strong"] * (case.scaling == "strong")
+    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-").lower()
+    return text[:70].rstrip("-")

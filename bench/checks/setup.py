@@ -1,0 +1,176 @@
+"""What the set-up of a study does to its numbers: CPUs, threads, samples, what did not run or ran otherwise."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.checks.seen import Known, Seen, count, processes, workers, worst
+from bench.curves import threads_differ
+from bench.evidence import Cell, Evidence, describe
+from bench.failures import REMEDIES
+
+
+def cpu_demand(ranks: int, workers: int, threads: int, threads_per_worker: int = 1) -> tuple[int, str]:
+    """Busy threads of one node, ranks x (workers x threads a worker + threads), and the sum in words."""
+    parts = [f"{count(workers, 'worker')} x {count(threads_per_worker, 'thread')}"] * (workers > 0)
+    parts += [count(threads, "thread")] * (threads > 0)
+    each = parts[0] if len(parts) == 1 else f"({' + '.join(parts)})"
+    total = ranks * (workers * threads_per_worker + threads)
+    return total, f"{count(ranks, 'rank')} x {each} = {total}"
+
+
+def cpus_oversubscribed(known: Known) -> Iterator[Seen]:
+    """More busy threads than usable CPUs. (Paced models sleep: they compete for nothing.)"""
+    usable = known.evidence.host.get("cpus_usable")
+    found = []
+    for cell in known.evidence.measured:
+        threads = max(known.evidence.said(cell.id, "threads"), default=cell.case.threads or 1)
+        total, text = cpu_demand(processes(known.evidence, cell), workers(cell), int(threads))
+        if usable and total > usable and not any("model" in name for name in cell.stand_ins):
+            seen = {"threads": str(total), "usable CPUs": str(usable), "cell": describe(cell.case)}
+            message = f"CPU oversubscribed: {text} on {count(usable, 'CPU')}"
+            found.append(Seen(message, (cell.id,), seen, total / usable))
+    yield from worst(found)
+
+
+def devices_oversubscribed(known: Known) -> Iterator[Seen]:
+    """Ranks that shared a device or a CPU because the user allowed it."""
+    cells = tuple(cell.id for cell in known.evidence.measured if "oversubscribed" in cell.marks)
+    if cells:
+        yield Seen(f"{count(len(cells), 'cell')} ran with more ranks than there are devices", cells)
+
+
+def baseline_threads(known: Known) -> Iterator[Seen]:
+    """A base that ran with other threads than the curve's points."""
+    for curve in known.curves:
+        base = known.evidence.cells[curve.base_cell]
+        for point in curve.points:
+            text = threads_differ(known.evidence, base, known.evidence.cells[point.cell])
+            if text:
+                yield Seen(f"baseline not comparable: {text}", (base.id, point.cell), {"curve": curve.label})
+                break
+
+
+def pinning_without_accelerator(known: Known) -> Iterator[Seen]:
+    """pin_memory asked for where there is nothing to pin for."""
+    evidence = known.evidence
+    cells = tuple(
+        cell.id
+        for cell in evidence.measured
+        if cell.case.pin_memory and evidence.said(cell.id, "pinned") == [False] and _on_cpu(evidence, cell)
+    )
+    if cells:
+        yield Seen("pin_memory has no effect: no accelerator", cells, {"requested": "on", "effective": "off"})
+
+
+def speed_variables(known: Known) -> Iterator[Seen]:
+    """Variables in the ranks' environment that change speed; and those whose value changed in between."""
+    values: dict[str, set[str]] = {}
+    rows = [row for cell in known.evidence.measured for row in cell.shown]
+    for row in rows:
+        for name, value in row.environment.items():
+            values.setdefault(name, set()).add(value)
+    if not values:
+        return
+    changed = [name for name in values if len(values[name]) > 1]
+    changed += [
+        name for name in values if any(name not in row.environment for row in rows) and name not in changed
+    ]
+    text = ", ".join(f"{name}={'|'.join(sorted(values[name]))}" for name in sorted(values))
+    note = f"; not the same in every launch: {', '.join(sorted(changed))}" if changed else ""
+    yield Seen(
+        f"variables that change speed are set: {text}{note}", (), {n: "|".join(v) for n, v in values.items()}
+    )
+
+
+def mixed_hosts(known: Known) -> Iterator[Seen]:
+    """Launches from hosts or software that differ, side by side."""
+    prints = {row.fingerprint for cell in known.evidence.measured for row in cell.shown}
+    if len(prints) > 1:
+        yield Seen(f"launches from {len(prints)} different hosts or software versions are together here")
+
+
+def reference_used(known: Known) -> Iterator[Seen]:
+    """The suite's own DataParallel or SyncBN in the place of torch's."""
+    cells = [cell for cell in known.evidence.measured if cell.reference]
+    said = (names for cell in cells for names in known.evidence.said(cell.id, "stand_ins"))
+    names = {name for names in said for name in names}
+    if cells:
+        what = ", ".join(sorted(name for name in names if "reference" in name)) or "reference implementation"
+        yield Seen(f"{what}: torch's own does not run here", tuple(cell.id for cell in cells))
+
+
+def stand_ins_used(known: Known) -> Iterator[Seen]:
+    """Models or data that only sleep."""
+    cells = [cell for cell in known.evidence.measured if cell.stand_ins]
+    if cells:
+        names = sorted({name for cell in cells for name in cell.stand_ins})
+        yield Seen(
+            f"stand-ins in the place of real work: {', '.join(names)}", tuple(cell.id for cell in cells)
+        )
+
+
+def samples_uneven(known: Known) -> Iterator[Seen]:
+    """Samples that the sampler repeats or leaves out to give every rank the same number."""
+    for name, word in (("padded", "repeated"), ("dropped", "left out")):
+        found = []
+        for cell in known.evidence.measured:
+            samples = max(known.evidence.said(cell.id, name), default=0)
+            length = max(known.evidence.said(cell.id, "dataset_len"), default=0)
+            if samples:
+                message = f"{count(int(samples), 'sample')} of {length:,.0f} {word} an epoch by {describe(cell.case)}"
+                found.append(Seen(message, (cell.id,), {name: f"{samples:.0f}"}, samples))
+        yield from worst(found)
+
+
+def settings_not_in_effect(known: Known) -> Iterator[Seen]:
+    """What was asked for is not what ran."""
+    for cell in known.evidence.cells.values():
+        said = {text for row in cell.launches for text in row.mismatches}
+        if said:
+            yield Seen(f"{describe(cell.case)}: {'; '.join(sorted(said))}", (cell.id,))
+
+
+def failed_launches(known: Known) -> Iterator[Seen]:
+    """Launches that failed, a finding a class of failure."""
+    rows: dict[str, list[Any]] = {}
+    for cell in known.evidence.cells.values():
+        for row in cell.launches:
+            if row.status in ("failed", "timeout", "interrupted"):
+                rows.setdefault(row.reason or row.status, []).append(row)
+    for reason, some in rows.items():
+        cells = tuple(dict.fromkeys(row.cell for row in some))
+        where = f"{count(len(some), 'launch', 'launches')} of {count(len(cells), 'cell')} failed"
+        detail = next((row.detail for row in some if row.detail), None)
+        message = f"{where}: {reason}" + (f" ({detail})" if detail else "")
+        first = {f"rank {row.first_rank:.0f}" for row in some if row.first_rank == row.first_rank}
+        seen = {"reason": reason} | ({"failed first": ", ".join(sorted(first))} if first else {})
+        yield Seen(message, cells, seen, remedy=REMEDIES.get(reason))
+
+
+def rank_warnings(known: Known) -> Iterator[Seen]:
+    """What libraries warned of inside the ranks, each text once."""
+    cells: dict[str, list[str]] = {}
+    for cell in known.evidence.measured:
+        for warnings in known.evidence.said(cell.id, "warnings"):
+            for text in warnings:
+                cells.setdefault(text, []).append(cell.id)
+    for text, where in cells.items():
+        yield Seen(f"ranks were warned: {text}", tuple(dict.fromkeys(where)))
+
+
+def broken_lines(known: Known) -> Iterator[Seen]:
+    """Lines of launches.jsonl that are no records."""
+    lines = known.evidence.frames.broken
+    if lines:
+        yield Seen(f"{count(len(lines), 'line')} could not be read: {'; '.join(lines[:3])}")
+
+
+def not_run(known: Known) -> Iterator[Seen]:
+    """Cells of the plan that have no launch yet."""
+    cells = tuple(cell.id for cell in known.evidence.cells.values() if not cell.launches and not cell.skipped)
+    if cells:
+        yield Seen(f"{count(len(cells), 'cell')} of the plan did not run", cells)
+
+
+def _on_cpu(evidence: Evidence, cell: Cell) -> bool:
+    return set(evidence.said(cell.id, "device")) <= {"cpu"}

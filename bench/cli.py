@@ -1,0 +1,64 @@
+"""The command line: one file a verb in verbs/, errors in one line, exit codes that scripts can rely on.
+
+0 fine; 1 some cells failed; 2 bad input or usage; 4 no cell gave a result; 130 interrupted.
+"""
+
+import importlib
+import os
+import sys
+
+import typer
+
+from bench import __version__, plugins
+from bench.errors import BenchError
+
+FIRST = ("plan", "run", "report", "scaling", "doctor", "list")  # the order people meet them in
+
+app = typer.Typer(
+    name="scalemark",
+    help="How your PyTorch training scales, and why. Start with: scalemark doctor; scalemark run default",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scalemark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+for verb in sorted(plugins.names("verbs"), key=lambda name: (name not in FIRST, (*FIRST, name).index(name))):
+    app.command(verb)(importlib.import_module(f"bench.verbs.{verb}").PLUGIN)
+
+
+def run() -> None:
+    """Run the command line and exit. Set SCALEMARK_DEBUG=1 to see the traceback of an error."""
+    try:
+        app(standalone_mode=True)
+    except BenchError as error:
+        _fail(plugins.clip(str(error), 2000), error.exit_code, error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130, None)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 1, error)
+
+
+def _fail(line: str, code: int, error: BaseException | None) -> None:
+    if error is not None and os.environ.get("SCALEMARK_DEBUG"):
+        raise error
+    print(f"scalemark: {line}", file=sys.stderr)
+    sys.exit(code)

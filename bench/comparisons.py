@@ -1,0 +1,167 @@
+"""What one setting does: pairs of cells that differ in nothing else, and a word for each."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from bench import stats
+from bench.answers import Comparison, Verdict
+from bench.case import Case, canonical
+from bench.curves import threads_differ
+from bench.evidence import Cell, Evidence, describe, level, relative
+from bench.measures import format_change
+
+FACTORS = (
+    *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "non_blocking"),
+    *("sync_bn", "strategy", "backend", "threads"),
+)
+STRATEGY_ORDER = ("single", "dp", "ddp")
+NO_TRANSFER = "reference implementation on CPU: does not transfer to torch's own"
+_DEFAULT = Case()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Cells `a` (the reference level) and `b`, which differ in `factor` only."""
+
+    factor: str
+    a: Cell
+    b: Cell
+    estimate: stats.Estimate
+    refusal: str | None
+
+
+def comparisons(evidence: Evidence, delta: float = stats.DELTA) -> tuple[Comparison, ...]:
+    """Every pair with its ratio and verdict; the study's pairs are one family (Benjamini-Hochberg, q = 0.05)."""
+    pairs = list(_pairs(evidence))
+    judged = [pair for pair in pairs if pair.refusal is None and pair.estimate.n >= stats.DECIDABLE]
+    rejected = stats.benjamini_hochberg([pair.estimate.p_value or 0.0 for pair in judged])
+    significant = {id(pair): bool(real) for pair, real in zip(judged, rejected, strict=True)}
+    return tuple(
+        _comparison(evidence, pair, delta, significant.get(id(pair), False), len(judged)) for pair in pairs
+    )
+
+
+def _pairs(evidence: Evidence) -> Iterator[Pair]:
+    for factor in FACTORS:
+        groups: dict[bytes, dict[object, Cell]] = {}
+        for cell in evidence.measured:
+            levels = groups.setdefault(_rest(cell.case, factor), {})
+            value = getattr(cell.case, factor)
+            if value not in levels or len(levels[value].shown) < len(cell.shown):
+                levels[value] = cell
+        for levels in groups.values():
+            for a, b in _chosen(factor, levels):
+                yield Pair(factor, a, b, relative(a, b), _refusal(evidence, factor, a, b))
+
+
+def _chosen(factor: str, levels: dict[object, Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """The reference level against each other one; for num_workers also the best against the rest."""
+    order = sorted(levels, key=lambda value: _rank(factor, value))
+    reference = levels[order[0]]
+    yield from ((reference, levels[value]) for value in order[1:])
+    if factor == "num_workers" and len(order) > 2:
+        best = max(order, key=lambda value: _log(levels[value]))
+        yield from (
+            (levels[best], levels[value]) for value in order[1:] if value != best and best != order[0]
+        )
+
+
+def _rank(factor: str, value: object) -> tuple[int, str, float]:
+    """None first, then off before on, small before large; strategies from plain to distributed."""
+    if factor == "strategy":
+        known = STRATEGY_ORDER.index(str(value)) if value in STRATEGY_ORDER else len(STRATEGY_ORDER)
+        return known, str(value), 0.0
+    if isinstance(value, int | float):
+        return 1, "", float(value)
+    return (0, "", 0.0) if value is None else (1, str(value), 0.0)
+
+
+def _rest(case: Case, factor: str) -> bytes:
+    """Equal for cells that differ in this factor only; the length of the run does not count."""
+    neutral = {"steps": _DEFAULT.steps, "timeout_s": _DEFAULT.timeout_s, factor: getattr(_DEFAULT, factor)}
+    return canonical(msgspec.structs.replace(case, **neutral))
+
+
+def _log(cell: Cell) -> float:
+    return math.fsum(row.y for row in cell.shown) / len(cell.shown)
+
+
+def _refusal(evidence: Evidence, factor: str, a: Cell, b: Cell) -> str | None:
+    """Why the two sides cannot be compared, or None."""
+    if factor == "pin_memory" and not any(evidence.said(b.id, "pinned")):
+        cause = "no accelerator" if _on_cpu(evidence, b) else "no batch was pinned"
+        return f"pin_memory has no effect: {cause}"
+    for cell in (a, b):
+        if cell.doubt:
+            return f"{level(getattr(cell.case, factor))}: {cell.doubt}"
+    if a.reference != b.reference:
+        return NO_TRANSFER
+    threads = threads_differ(evidence, a, b)
+    if factor != "threads" and threads:
+        return threads
+    prints = [{row.fingerprint for row in cell.shown} for cell in (a, b)]
+    return None if prints[0] == prints[1] else "host or software differs between the two sides"
+
+
+def _on_cpu(evidence: Evidence, cell: Cell) -> bool:
+    return set(evidence.said(cell.id, "device")) <= {"cpu"}
+
+
+def _comparison(evidence: Evidence, pair: Pair, delta: float, significant: bool, family: int) -> Comparison:
+    a, b, estimate = pair.a, pair.b, pair.estimate
+    word = _word(pair, delta, significant)
+    spread = None if estimate.error is None else estimate.error * math.sqrt(estimate.n)
+    undecided = word == "inconclusive" and spread is not None
+    assert a.samples_per_s is not None
+    assert b.samples_per_s is not None
+    return Comparison(
+        factor=pair.factor,
+        a=level(getattr(a.case, pair.factor)),
+        b=level(getattr(b.case, pair.factor)),
+        a_cell=a.id,
+        b_cell=b.id,
+        context=describe(a.case, {pair.factor}),
+        a_samples_per_s=a.samples_per_s.value,
+        b_samples_per_s=b.samples_per_s.value,
+        ratio=estimate.interval(),
+        verdict=word,
+        smallest_visible=stats.smallest_visible(estimate),
+        launches_to_decide=stats.launches_to_decide(spread or 0.0, estimate.mean, delta)
+        if undecided
+        else None,
+        note="; ".join(_notes(evidence, pair, delta, significant, family)) or None,
+    )
+
+
+def _word(pair: Pair, delta: float, significant: bool) -> Verdict:
+    if pair.refusal:
+        return "not comparable"
+    if _apart(pair):
+        return "inconclusive"
+    return stats.verdict(pair.estimate, delta, significant)
+
+
+def _apart(pair: Pair) -> bool:
+    """Do the two sides come from different studies? Then what differs between these is in the ratio."""
+    return not {study for study, _ in pair.a.logs} & {study for study, _ in pair.b.logs}
+
+
+def _notes(evidence: Evidence, pair: Pair, delta: float, significant: bool, family: int) -> Iterator[str]:
+    estimate = pair.estimate
+    if pair.refusal:
+        yield pair.refusal
+    elif estimate.n < stats.DECIDABLE:
+        yield f"{ {1: 'one launch', 2: 'two launches'}[estimate.n] }: no verdict"
+    elif _apart(pair):
+        yield "from different studies: what differs between these is in the ratio"
+    elif not significant and stats.verdict(estimate, delta) not in ("inconclusive", "equivalent"):
+        yield f"not significant among {family} comparisons (Benjamini-Hochberg)"
+    if pair.a.reference and pair.b.reference:
+        yield NO_TRANSFER
+    if pair.factor == "sync_bn":
+        layers = max(evidence.said(pair.b.id, "sync_bn_layers"), default=None)
+        change = format_change(math.exp(-estimate.mean))
+        yield f"{change} step time" + ("" if layers is None else f", {layers:.0f} SyncBN layers")

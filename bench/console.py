@@ -1,0 +1,46 @@
+"""Tables and results as plain text: the same on a terminal, in a pipe and in a log."""
+
+from collections.abc import Sequence
+
+from bench.answers import Analysis, CellResult, Interval
+from bench.measures import MISSING, format_value
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; those that hold numbers in every row stand to the right."""
+    columns = list(zip(headers, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [bool(rows) and all(cell[:1].isdigit() or cell == MISSING for cell in column[1:]) for column in columns]
+    lines = [
+        "  ".join(f"{cell:>{w}}" if r else f"{cell:<{w}}" for cell, w, r in zip(row, widths, right, strict=True))
+        for row in [headers, *rows]
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def results(analysis: Analysis) -> str:
+    """Every cell's result, then the findings with their remedies."""
+    headers = ["cell", "status", "launches", "throughput", "interval", "step", "efficiency"]
+    rows = [_row(cell) for cell in analysis.cells if cell.status != "skipped"]
+    findings = [f"{f.level}: {f.message}\n    {f.remedy}" for f in analysis.findings]
+    return "\n".join(["", table(headers, rows), "", *findings])
+
+
+def _row(cell: CellResult) -> list[str]:
+    speed = cell.samples_per_s
+    return [
+        cell.cell,
+        cell.status + (" (not converged)" if cell.converged is False else ""),
+        str(cell.launches),
+        format_value("samples_per_s", speed.value if speed else None),
+        _half_width(speed),
+        format_value("step_s", cell.step_s),
+        format_value("efficiency", cell.efficiency.value if cell.efficiency else None),
+    ]
+
+
+def _half_width(interval: Interval | None) -> str:
+    if interval is None:
+        return MISSING
+    half = interval.half_width
+    return f"n/a (n = {interval.n})" if half is None else f"+-{half:.1%}"

@@ -1,0 +1,223 @@
+"""The engine: one process a node and block that starts ranks through torch's elastic agent.
+
+It reads launches from its standard input, one JSON line each, and answers with a line each. The
+conductor can kill it at any time; it never touches an accelerator, and neither does its fork server.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import guard, progress
+from bench.records import Launch
+
+MONITOR_S = 0.02
+GRACE_S = 3.0  # after a first failure, peers get this long to say what they saw
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How one rank's process ended, as the engine saw it."""
+
+    local_rank: int
+    pid: int
+    exitcode: int | None
+    died_ns: int | None
+    killed: bool = False  # by the engine, after a first failure or at the time limit
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's answer: how every local rank ended, and what it saw at the time limit."""
+
+    launch: str
+    ranks: tuple[Ended, ...] = ()
+    timed_out: bool = False
+    marks_passed: tuple[int, ...] = ()  # at the time limit
+    states: tuple[str, ...] = ()  # at the time limit: what each rank was doing
+    stopped: tuple[bool, ...] = ()  # at the time limit: stopped by a signal
+    error: str | None = None  # the agent itself failed
+
+
+def main() -> None:
+    """Serve launches until standard input closes."""
+    conductor = int(sys.argv[1])
+    guard.end_with(conductor)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever libraries print goes to the engine's log
+    sys.path.append(os.getcwd())  # last: a user's own `bench` must not shadow ours
+    forkserver.set_forkserver_preload(["bench.preload"])
+    forkserver.ensure_running()  # preloads torch while this process does the same
+    logging.disable(logging.WARNING)
+    _warm_up()
+    answers.write(b'{"ready":true}\n')
+    for line in sys.stdin.buffer:
+        launch = msgspec.json.decode(line, type=Launch)
+        try:
+            outcome = run(launch)
+        except Exception as error:  # the agent's own failure is an answer too
+            outcome = Outcome(launch=launch.launch, error=f"{type(error).__name__}: {error}"[:2000])
+        answers.write(msgspec.json.encode(outcome) + b"\n")
+    guard.kill_group(os.getpgrp())
+
+
+def _warm_up() -> None:
+    """Return when both processes have loaded what a launch needs, so that no launch pays for it."""
+    import bench._agent
+    import bench.worker  # noqa: F401
+
+    first = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+    first.start()
+    first.join()
+
+
+def run(launch: Launch) -> Outcome:
+    """Run one launch's ranks on this node and say how each ended."""
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+    from bench._agent import Agent, LoopbackRendezvous
+    from bench.worker import run_rank
+
+    ranks = local_ranks(launch)
+    watcher = Watcher(Path(launch.scratch), ranks, launch.case.timeout_s)
+    rendezvous = LoopbackRendezvous(launch.launch, timedelta(seconds=launch.case.timeout_s))
+    spec = WorkerSpec(
+        role="rank",
+        local_world_size=ranks,
+        entrypoint=run_rank,
+        args=(msgspec.json.encode(launch),),
+        rdzv_handler=rendezvous,
+        max_restarts=0,
+        monitor_interval=MONITOR_S,
+    )
+    agent = Agent(
+        spec,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        start_method="forkserver",
+        exit_barrier_timeout=10,
+        started=watcher.follow,
+    )
+    with contextlib.closing(watcher):
+        agent.run()
+    return watcher.outcome(launch.launch, agent.exitcodes())
+
+
+def local_ranks(launch: Launch) -> int:
+    """Processes on this node: one where the strategy drives all devices from one process."""
+    from bench import plugins
+
+    strategy: plugins.Strategy = plugins.load("strategies", launch.case.strategy)
+    return 1 if strategy.single_process or strategy.one_device else launch.case.ranks
+
+
+class Watcher:
+    """Stamps each rank's death in nanoseconds, ends the rest after a failure, and keeps the time limit."""
+
+    def __init__(self, scratch: Path, ranks: int, timeout_s: float) -> None:
+        self._scratch, self._ranks = scratch, ranks
+        self._deadline = time.monotonic() + timeout_s
+        self._pids: dict[int, int] = {}
+        self._died_ns: dict[int, int] = {}
+        self._killed: set[int] = set()
+        self._hung: dict[str, Any] = {}
+        self._closed = threading.Event()
+
+    def follow(self, pids: dict[int, int]) -> None:
+        """Begin: `pids` maps local rank to process."""
+        self._pids = pids
+        fds: dict[int, int] = {}
+        for local_rank, pid in pids.items():
+            fd = guard.open_pidfd(pid)
+            if fd is None:
+                self._died(local_rank)
+            else:
+                fds[fd] = local_rank
+        guard.watch(fds, self._died)
+        threading.Thread(target=self._keep_time, daemon=True, name="time limit").start()
+
+    def close(self) -> None:
+        """The agent has returned."""
+        self._closed.set()
+
+    def outcome(self, launch: str, exitcodes: dict[int, int | None]) -> Outcome:
+        """The answer for the conductor."""
+        ended = tuple(
+            Ended(
+                local_rank=r,
+                pid=self._pids[r],
+                exitcode=exitcodes.get(r),
+                died_ns=self._died_ns.get(r),
+                killed=r in self._killed,
+            )
+            for r in sorted(self._pids)
+        )
+        return Outcome(launch=launch, ranks=ended, **self._hung)
+
+    def _died(self, local_rank: int) -> None:
+        self._died_ns.setdefault(local_rank, time.monotonic_ns())
+
+    def _keep_time(self) -> None:
+        while not self._closed.wait(0.05):
+            if time.monotonic() > self._deadline:
+                self._hung = self._evidence()
+                self._kill_rest()
+                return
+            if self._failed_since() > GRACE_S:
+                self._kill_rest()
+                return
+
+    def _failed_since(self) -> float:
+        """Seconds since a rank died without having left a good trace; 0 where none has."""
+        died = [ns for r, ns in list(self._died_ns.items()) if not self._left_trace(r)]
+        return (time.monotonic_ns() - min(died)) / 1e9 if died else 0.0
+
+    def _left_trace(self, local_rank: int) -> bool:
+        try:
+            text = (self._scratch / f"rank{local_rank}.json").read_bytes()
+        except OSError:
+            return False
+        return b'"status":"ok"' in text[:2000]
+
+    def _kill_rest(self) -> None:
+        """SIGKILL, since a stopped or stuck process heeds nothing else."""
+        for local_rank, pid in self._pids.items():
+            if local_rank not in self._died_ns:
+                self._killed.add(local_rank)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _evidence(self) -> dict[str, Any]:
+        """What each rank is doing at the time limit."""
+        beats = progress.open_all(self._scratch)
+        at = [r * progress.FIELDS for r in range(self._ranks)]
+        return {
+            "timed_out": True,
+            "marks_passed": tuple(beats[i + progress.STATE] * 10**9 + beats[i + progress.MARKS] for i in at),
+            "states": tuple(progress.STATES[beats[i + progress.STATE]] for i in at),
+            "stopped": tuple(_stopped(self._pids.get(r)) for r in range(self._ranks)),
+        }
+
+
+def _stopped(pid: int | None) -> bool:
+    """Whether the kernel has the process stopped (state T)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in "Tt"
+
+
+def loopback_socket() -> socket.socket:
+    """A listening socket on a free port of the loopback interface."""
+    return socket.create_server(("127.0.0.1", 0), backlog=512)

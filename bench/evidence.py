@@ -1,0 +1,261 @@
+"""What the analysis works on: every cell with its launches, and what its ranks said."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench import frame, stats
+from bench.answers import Interval
+from bench.case import Case
+from bench.records import PHASES, StudyHeader
+from bench.store import Store, finite
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Block = tuple[str, int]  # study and block: launches of one block ran side by side
+
+# What is read back in the ranks and asked for here; `said` gives the distinct values.
+SAID = (
+    *("threads", "device", "pinned", "sync_bn_layers", "batch_norm_layers", "devices_used", "stand_ins"),
+    *("batch", "batch_bytes", "gradient_bytes", "dataset_len", "padded", "dropped", "warnings"),
+    *("prefetch_factor", "device_used_source"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the plan and all its launches (rows of frame.launches)."""
+
+    id: str
+    case: Case
+    suite: str
+    skipped: str | None
+    target: float
+    min_launches: int
+    launches: tuple[Any, ...]
+
+    @cached_property
+    def shown(self) -> tuple[Any, ...]:
+        """The launches whose numbers are shown: comparable ones, or else unsteady, or else mismatched ones."""
+        kept = [row for row in self.launches if row.comparable]
+        unsteady = [row for row in self.launches if row.reject is None]
+        return tuple(kept or unsteady or (row for row in self.launches if finite(row.y) is not None))
+
+    @property
+    def comparable(self) -> bool:
+        """May this cell win or lose a verdict?"""
+        return bool(self.shown) and self.shown[0].comparable
+
+    @property
+    def usable(self) -> bool:
+        """May this cell be a point of a curve? (An unsteady one may: it is marked.)"""
+        return bool(self.shown) and self.shown[0].reject is None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the cell enters no comparison, or None."""
+        if self.comparable:
+            return None
+        return (self.shown[0].reject or "unsteady") if self.shown else "no launch finished"
+
+    @cached_property
+    def logs(self) -> dict[Block, float]:
+        """ln(samples/s) of the shown launches, by study and block."""
+        return {(row.study, row.block): row.y for row in self.shown}
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """Samples/s of every shown launch."""
+        return tuple(row.samples_per_s for row in self.shown)
+
+    @cached_property
+    def samples_per_s(self) -> Interval | None:
+        """The geometric mean of the shown launches with its interval."""
+        return stats.mean_interval([row.y for row in self.shown]) if self.shown else None
+
+    @property
+    def converged(self) -> bool | None:
+        """Is the interval as narrow as asked, from enough launches? None with one launch."""
+        half = self.samples_per_s.half_width if self.samples_per_s else None
+        return None if half is None else half <= self.target and len(self.shown) >= self.min_launches
+
+    @property
+    def reference(self) -> bool:
+        """Did an implementation of the suite's own stand in for torch's?"""
+        return any(row.reference for row in self.shown)
+
+    @property
+    def stand_ins(self) -> tuple[str, ...]:
+        """What replaced a real model or real data."""
+        names = (name for row in self.shown for name in row.stand_ins if "reference" not in name)
+        return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def marks(self) -> tuple[str, ...]:
+        """What has to be said beside every number of this cell."""
+        said = [mark for row in self.shown for mark in row.marks]
+        states = {row.steady for row in self.shown}
+        said += ["unsteady"] * ("unsteady" in states) + ["steady state assumed"] * ("assumed" in states)
+        said += ["reference implementation"] * self.reference + list(self.stand_ins)
+        said += [row.reject for row in self.shown if row.reject]
+        return tuple(dict.fromkeys(said))
+
+    def average(self, name: str) -> float | None:
+        """The mean of a column over the shown launches that have it."""
+        known = [value for row in self.shown if (value := finite(getattr(row, name))) is not None]
+        return math.fsum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Cells by id, in the order of the plan, and the ranks of the shown launches."""
+
+    frames: frame.Frames
+    cells: dict[str, Cell]
+    ranks: "DataFrame"
+
+    @property
+    def headers(self) -> tuple[StudyHeader, ...]:
+        """study.json of every study."""
+        return self.frames.headers
+
+    @property
+    def host(self) -> dict[str, Any]:
+        """The host of the first study."""
+        return self.headers[0].host if self.headers else {}
+
+    @property
+    def measured(self) -> list[Cell]:
+        """Cells that have numbers to show."""
+        return [cell for cell in self.cells.values() if cell.shown]
+
+    def rank_rows(self, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Columns of `ranks` as plain tuples, one a rank of a launch."""
+        return zip(*(self.ranks[name].tolist() for name in columns), strict=True)
+
+    @cached_property
+    def _said(self) -> dict[str, dict[str, list[Any]]]:
+        found: dict[str, dict[str, list[Any]]] = {name: {} for name in SAID}
+        for name, by_cell in found.items():
+            known = self.ranks[["cell", name]].dropna().drop_duplicates()
+            for cell, value in zip(known["cell"], known[name], strict=True):
+                by_cell.setdefault(cell, []).append(value)
+        return found
+
+    def said(self, cell: str, name: str) -> list[Any]:
+        """The distinct values that a cell's ranks gave for one of SAID, the unknown ones left out."""
+        return self._said[name].get(cell, [])
+
+    @cached_property
+    def rank_means(self) -> dict[str, dict[int, dict[str, float | None]]]:
+        """Cell -> rank -> phase (and "step") -> mean seconds a step over the shown launches."""
+        columns = ["step_s", *frame.PHASE_COLUMNS]
+        means = self.ranks.groupby(["cell", "rank"], sort=True)[columns].mean()
+        found: dict[str, dict[int, dict[str, float | None]]] = {}
+        for (cell, rank), *values in means.itertuples(name=None):
+            row = {name[:-2]: finite(value) for name, value in zip(columns, values, strict=True)}
+            found.setdefault(str(cell), {})[int(rank)] = row
+        return found
+
+    def critical(self, cell: str) -> dict[str, float | None]:
+        """Phases of the rank that comes last to the gradient exchange: its backward holds no waiting.
+
+        The exchange makes all ranks end together, so the last to come has the shortest backward. The mean
+        over ranks would book its peers' waiting as communication.
+        """
+        by_rank = self.rank_means.get(cell, {})
+        whole = [row for row in by_rank.values() if row["backward"] is not None]
+        if not whole:
+            return next(iter(by_rank.values()), dict.fromkeys(("step", *PHASES)))
+        return min(whole, key=lambda row: row["backward"] or 0.0)
+
+
+def gather(stores: Sequence[Store]) -> Evidence:
+    """Read the studies and group their launches by cell. Raises UsageError as Store does."""
+    frames = frame.load(stores)
+    rows: dict[str, list[Any]] = {}
+    for row in frames.launches.itertuples(index=False, name="Row"):
+        rows.setdefault(str(row.cell), []).append(row)
+    cells: dict[str, Cell] = {}
+    limits = (0.0, 0)
+    for header in frames.headers:
+        limits = (header.target, header.min_launches)
+        for plan in header.cells:
+            if plan.id not in cells or cells[plan.id].skipped:
+                launches = tuple(rows.get(plan.id, ()))
+                cells[plan.id] = Cell(plan.id, plan.case, plan.suite, plan.skipped, *limits, launches)
+    for cell in rows.keys() - cells.keys():  # the plan was changed after these had run
+        cells[cell] = Cell(cell, rows[cell][0].case, "", None, *limits, tuple(rows[cell]))
+    return Evidence(frames, cells, _shown_ranks(frames.ranks, cells.values()))
+
+
+def _shown_ranks(ranks: "DataFrame", cells: Iterable[Cell]) -> "DataFrame":
+    shown = {(row.study, row.launch) for cell in cells for row in cell.shown}
+    keys = zip(ranks["study"], ranks["launch"], strict=True)
+    return ranks[np.array([key in shown for key in keys], bool)]
+
+
+def relative(base: Cell, cell: Cell) -> stats.Estimate:
+    """ln of the throughput of `cell` over that of `base`.
+
+    Paired by block where two blocks or more hold both; else from launches that are not paired (Welch).
+    """
+    if base.id == cell.id:
+        return stats.Estimate(
+            mean=0.0, error=0.0 if len(cell.shown) > 1 else None, freedom=1, n=len(cell.shown)
+        )
+    common = base.logs.keys() & cell.logs.keys()
+    if len(common) > 1:
+        return stats.mean([cell.logs[block] - base.logs[block] for block in sorted(common)])
+    return stats.welch([row.y for row in base.shown], [row.y for row in cell.shown])
+
+
+def scaled(interval: Interval, factor: float) -> Interval:
+    """The interval of the estimate times a constant."""
+    low = None if interval.low is None else interval.low * factor
+    high = None if interval.high is None else interval.high * factor
+    return Interval(value=interval.value * factor, low=low, high=high, n=interval.n)
+
+
+def settings(case: Case, leave_out: Iterable[str] = ()) -> dict[str, str]:
+    """Model, data and every other field that is not at its default, as text."""
+    skip = {"strategy", "ranks", "nodes", "steps", "timeout_s", "seed", "scaling", *leave_out}
+    always = {"model", "data", "batch"}
+    default = Case()
+    fields = [name for name in Case.__struct_fields__ if name not in skip]
+    return {
+        name: level(getattr(case, name))
+        for name in fields
+        if name in always or getattr(case, name) != getattr(default, name)
+    }
+
+
+def level(value: object) -> str:
+    """A setting's value in words."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={part}" for name, part in value.items())
+    return "default" if value is None else str(value)
+
+
+def describe(case: Case, leave_out: Iterable[str] = ()) -> str:
+    """One line for a cell: "ddp on 2 ranks, batch 16 a device, resnet-small on photos, num_workers 2"."""
+    skip = set(leave_out)
+    given = settings(case, {"model", "data", "batch", *skip})
+    each = "in all" if case.scaling == "strong" else "a device"
+    parts = [f"{'' if 'strategy' in skip else case.strategy} on {slots(case)}".strip()]
+    parts += [f"batch {case.batch} {each}", f"{case.model} on {case.data}"]
+    return ", ".join(parts + [f"{name} {text}" for name, text in given.items()])
+
+
+def slots(case: Case) -> str:
+    """ "2 ranks", "1 device", "2 nodes of 4 ranks"."""
+    word = "device" if case.strategy in ("single", "dp") else "rank"
+    each = f"{case.ranks} {word}{'s' * (case.ranks > 1)}"
+    return each if case.nodes == 1 else f"{case.nodes} nodes of {each}"

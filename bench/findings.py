@@ -1,0 +1,88 @@
+"""One table of everything a reader should be told: a code, how grave, what to look for, what to do about it."""
+
+from typing import Literal, NamedTuple
+
+from bench.answers import Finding
+from bench.checks import causes, memory, setup, trust
+from bench.checks.seen import Check, Known, capped
+
+Level = Literal["info", "warning", "problem"]
+
+
+class Rule(NamedTuple):
+    """One row. A check gives the message and the evidence; `remedy` says what to do."""
+
+    code: str
+    level: Level
+    check: Check
+    remedy: str
+
+
+TABLE = (
+    Rule("failed-launches", "problem", setup.failed_launches, "look at the log of the rank that failed first"),
+    Rule("not-in-effect", "problem", setup.settings_not_in_effect,
+         "change the setting or the host; these rows are in no curve and no comparison"),
+    Rule("throughput-falls", "problem", causes.throughput_falls,
+         "use fewer devices, or give each more work a step (a larger batch), or a faster link between them"),
+    Rule("threads-differ", "problem", setup.baseline_threads,
+         "set threads in the case, the same for the base and every point"),
+    Rule("memory-contradicts", "problem", memory.memory_contradicts,
+         "do not trust these memory figures: look for another process on the device, and at their source"),
+    Rule("super-linear", "warning", causes.superlinear,
+         "measure the base again under the same settings, and look for what differs before believing it"),
+    Rule("cpu-oversubscribed", "warning", setup.cpus_oversubscribed,
+         "use fewer ranks, loader workers or threads, or ask for more CPUs"),
+    Rule("devices-oversubscribed", "warning", setup.devices_oversubscribed,
+         "read these rows as a test that it runs; for scaling use at most one rank a device"),
+    Rule("input-bound", "warning", causes.input_bound,
+         "raise num_workers where CPUs are free, make decoding cheaper, or keep the data closer"),
+    Rule("copy-bound", "warning", causes.copy_bound, "try pin_memory together with non_blocking, or a smaller input"),
+    Rule("slow-rank", "warning", causes.slow_rank, "look at that rank's device, clocks, CPU affinity and neighbours"),
+    Rule("dataparallel-overhead", "warning", causes.dataparallel_overhead, "use ddp in the place of dp"),
+    Rule("not-converged", "warning", trust.not_converged,
+         "go on with --resume and a larger budget, or measure on a quieter host"),
+    Rule("unsteady", "warning", trust.unsteady,
+         "measure more steps, and look for heat, power limits or other work on the host"),
+    Rule("two-modes", "warning", trust.two_modes,
+         "look for what differs between the groups: placement, clocks, other work on the host"),
+    Rule("mixed-hosts", "warning", setup.mixed_hosts, "compare only launches of one host and one set of versions"),
+    Rule("speed-variables", "warning", setup.speed_variables, "unset them, or keep them equal in all you compare"),
+    Rule("shm-short", "warning", memory.shm_short,
+         "raise /dev/shm (docker: --shm-size), or lower num_workers, prefetch_factor or the batch"),
+    Rule("files-grow", "warning", memory.files_grow, "do not keep batches after their step; raise ulimit -n meanwhile"),
+    Rule("memory-uneven", "warning", memory.memory_uneven,
+         "size the batch for the fullest device, or use ddp, which gathers nothing on device 0"),
+    Rule("phases-missing", "warning", causes.phases_missing, "measure again with every phase recorded"),
+    Rule("broken-lines", "warning", setup.broken_lines, "run again with --resume to replace the launches that are lost"),
+    Rule("reference-used", "info", setup.reference_used,
+         "read these rows as a test of the method; measure on accelerators for torch's own"),
+    Rule("stand-ins-used", "info", setup.stand_ins_used, "read these numbers as a calibration, not as a model's speed"),
+    Rule("pin-memory-idle", "info", setup.pinning_without_accelerator, "leave pin_memory off here"),
+    Rule("samples-uneven", "info", setup.samples_uneven,
+         "choose ranks and batch so that the data divides; throughput counts what was really stepped"),
+    Rule("straggler-possible", "info", causes.straggler_unnamed,
+         "run single on each device alone: a slow device shows there; if all are equal, it is the exchange"),
+    Rule("enough-workers", "info", causes.enough_workers, "set num_workers to this"),
+    Rule("steady-assumed", "info", trust.steady_assumed, "set steps to 53 or more to have warm-up found"),
+    Rule("rank-warnings", "info", setup.rank_warnings, "follow the warning, or ignore it knowingly"),
+    Rule("not-run", "info", setup.not_run, "go on with --resume"),
+    Rule("quick-study", "info", trust.quick_study, "run without --quick for intervals and verdicts"),
+)  # fmt: skip
+
+
+def findings(known: Known) -> tuple[Finding, ...]:
+    """Everything that the checks saw, problems first, in the order of the table."""
+    found = [
+        Finding(
+            code=rule.code,
+            level=rule.level,
+            message=seen.message,
+            remedy=seen.remedy or rule.remedy,
+            evidence=seen.evidence,
+            cells=seen.cells,
+        )
+        for rule in TABLE
+        for seen in capped(list(rule.check(known)))
+    ]
+    order = ("problem", "warning", "info")
+    return tuple(sorted(found, key=lambda finding: order.index(finding.level)))

@@ -1,0 +1,221 @@
+"""From stores to tidy pandas frames: one row a launch, one row a rank of a launch, one row a step.
+
+Only launches.jsonl is read; the Parquet files of the steps are opened when `steps` asks for them.
+Durations are in seconds, sizes in bytes; what was not measured is missing (NaN or None), never 0.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.case import Case
+from bench.records import PHASES, Effective, LaunchRecord, RankMemory, RankSummary, Samples, StudyHeader
+from bench.store import Broken, Store
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+CASE_FIELDS = Case.__struct_fields__
+PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
+MEMORY_COLUMNS = RankMemory.__struct_fields__
+COUNT_COLUMNS = Samples.__struct_fields__
+EFFECTIVE_COLUMNS = Effective.__struct_fields__
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Everything one pass over the stores gives. `broken` has one line of text a line that is no record."""
+
+    headers: tuple[StudyHeader, ...]
+    launches: "DataFrame"
+    ranks: "DataFrame"
+    broken: tuple[str, ...]
+
+
+def load(stores: Sequence[Store]) -> Frames:
+    """Read every store once. Raises UsageError as Store.header and Store.read do."""
+    from pandas import DataFrame
+
+    rows: list[dict[str, Any]] = []
+    ranks: dict[str, list[Any]] = {name: [] for name in _RANK_COLUMNS}
+    broken: list[str] = []
+    headers = tuple(store.header() for store in stores)
+    for store, study, header in zip(stores, _names(stores), headers, strict=True):
+        suites = {cell.id: cell.suite for cell in header.cells}
+        for record in store.read():
+            if isinstance(record, Broken):
+                broken.append(f"{store.launches_path}:{record.line}: {record.problem}")
+                continue
+            rows.append(_launch_row(record, study, suites.get(record.cell)))
+            _add_ranks(ranks, record, study)
+    table = DataFrame(rows, columns=list(_LAUNCH_COLUMNS), dtype=object)
+    return Frames(
+        headers,
+        table.astype(_types(_LAUNCH_INTS, _LAUNCH_FLOATS, ("comparable", "reference"))),
+        DataFrame(ranks, dtype=object).astype(_types(("block", "rank", "node"), _RANK_FLOATS, ())),
+        tuple(broken),
+    )
+
+
+def launches(stores: Sequence[Store]) -> "DataFrame":
+    """One row a launch: identity, status, every field of the case, throughput, phases, marks.
+
+    `y` is ln(samples/s). `reject` says why a launch enters no curve and no verdict (None: it may),
+    `comparable` that it enters both; an unsteady launch has numbers to show and is not comparable.
+    """
+    return load(stores).launches
+
+
+def ranks(stores: Sequence[Store]) -> "DataFrame":
+    """One row a rank of a launch: its phases, effective settings, counts and memory."""
+    return load(stores).ranks
+
+
+def steps(store: Store, launch: str) -> "DataFrame":
+    """Every recorded step of one launch, or an empty frame where none were kept."""
+    import pandas as pd
+
+    path = store.steps_path(launch)
+    return pd.read_parquet(path) if path.exists() else pd.DataFrame()
+
+
+_LAUNCH_COLUMNS = (
+    *("study", "launch", "cell", "suite", "block", "order", "status", "reason", "detail", "first_rank"),
+    *CASE_FIELDS,
+    *("devices", "global_batch", "case"),
+    *("samples_per_s", "y", "step_s", "p50_s", "p95_s", "p99_s", "window_steps", "outliers"),
+    *PHASE_COLUMNS,
+    *("first_step_s", "first_batch_s", "steady", "drift", "clock", "implementation", "stand_ins", "marks"),
+    *(
+        "mismatches",
+        "reject",
+        "comparable",
+        "reference",
+        "fingerprint",
+        "environment",
+        "wall_s",
+        "overhead_s",
+    ),
+)
+_RANK_COLUMNS = (
+    *("study", "launch", "cell", "block", "rank", "node", "host", "status", "step_s"),
+    *PHASE_COLUMNS,
+    *("rendezvous_s", "build_s", "first_batch_s", "first_step_s", "warnings"),
+    *EFFECTIVE_COLUMNS,
+    *COUNT_COLUMNS,
+    *MEMORY_COLUMNS,
+)
+# Types are stated, not guessed: a study without one good launch has the same columns as any other, and a
+# missing text stays None (a guessed string column would turn it into NaN, which is true).
+_LAUNCH_INTS = (
+    "block",
+    "order",
+    "ranks",
+    "nodes",
+    "batch",
+    "num_workers",
+    "steps",
+    "seed",
+    "devices",
+    "global_batch",
+)
+_LAUNCH_FLOATS = (
+    *(
+        "samples_per_s",
+        "y",
+        "step_s",
+        "p50_s",
+        "p95_s",
+        "p99_s",
+        "window_steps",
+        "outliers",
+        "drift",
+        "first_rank",
+    ),
+    *PHASE_COLUMNS,
+    *("first_step_s", "first_batch_s", "wall_s", "overhead_s"),
+)
+_RANK_FLOATS = (
+    *("step_s", *PHASE_COLUMNS, "rendezvous_s", "build_s", "first_batch_s", "first_step_s"),
+    *("world_size", "devices_used", "threads", "sync_bn_layers", "batch"),
+    *COUNT_COLUMNS,
+    *(name for name in MEMORY_COLUMNS if name not in ("device_used_source", "per_device_allocated_bytes")),
+)
+
+
+def _types(ints: Iterable[str], floats: Iterable[str], bools: Iterable[str]) -> dict[str, type]:
+    types: dict[str, type] = dict.fromkeys(bools, bool)
+    return types | dict.fromkeys(ints, int) | dict.fromkeys(floats, float)
+
+
+def _names(stores: Sequence[Store]) -> list[str]:
+    """A name a store that no other has: its folder's, or the whole path where two share one."""
+    names = [store.name for store in stores]
+    return [str(s.root) if names.count(s.name) > 1 else s.name for s in stores]
+
+
+def _launch_row(record: LaunchRecord, study: str, suite: str | None) -> dict[str, Any]:
+    case, window = record.requested, record.window
+    rate = window.samples_per_s if window else None
+    reject = _reject(record)
+    row = {name: getattr(record, name) for name in _LAUNCH_COLUMNS if name in _RECORD_FIELDS}
+    row |= {name: getattr(case, name) for name in CASE_FIELDS}
+    row |= {"study": study, "suite": suite, "case": case}
+    row |= {"devices": case.devices, "global_batch": case.global_batch}
+    row |= {f"{phase}_s": record.phases_s.get(phase) for phase in PHASES}
+    row |= {"samples_per_s": rate, "y": math.log(rate) if rate and rate > 0 else None}
+    if window:
+        row |= {"step_s": window.step_s, "p50_s": window.p50_s, "p95_s": window.p95_s, "p99_s": window.p99_s}
+        row |= {"window_steps": window.steps, "outliers": window.outliers}
+        row |= {"steady": window.cut.state, "drift": window.cut.drift}
+    row["stand_ins"] = _stand_ins(record.ranks)
+    row |= {"reject": reject, "reference": record.implementation == "reference"}
+    row["comparable"] = reject is None and row.get("steady") != "unsteady"
+    return row
+
+
+_RECORD_FIELDS = frozenset(LaunchRecord.__struct_fields__) - frozenset(CASE_FIELDS)
+
+
+def _reject(record: LaunchRecord) -> str | None:
+    """Why a launch has no place in curves and comparisons, or None."""
+    if record.status != "ok":
+        return record.reason or record.status
+    if record.window is None or not record.window.samples_per_s:
+        return "window too short: no throughput"
+    if record.mismatches:
+        return "; ".join(record.mismatches)
+    missing = _missing_ranks(record.ranks)
+    return f"{missing} missing" if missing else None
+
+
+def _missing_ranks(summaries: Sequence[RankSummary]) -> str:
+    """ "rank 3" where the others say that there were four: no silent average over three."""
+    sizes = [rank.effective.world_size for rank in summaries if rank.effective]
+    gone = sorted(set(range(max(sizes, default=0))) - {rank.rank for rank in summaries})
+    return f"rank {', '.join(map(str, gone))}" if gone else ""
+
+
+def _stand_ins(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
+    names = (name for rank in summaries if rank.effective for name in rank.effective.stand_ins)
+    return tuple(dict.fromkeys(names))
+
+
+def _add_ranks(columns: dict[str, list[Any]], record: LaunchRecord, study: str) -> None:
+    """Append one row a rank to the columns: lists of plain values, which is several times faster than rows."""
+    for rank in record.ranks:
+        head = (study, record.launch, record.cell, record.block, rank.rank, rank.node, rank.host, rank.status)
+        times = (rank.step_s, *(rank.phases_s.get(phase) for phase in PHASES))
+        start = (rank.rendezvous_s, rank.build_s, rank.first_batch_s, rank.first_step_s, rank.warnings)
+        parts = (
+            *_values(rank.effective, EFFECTIVE_COLUMNS),
+            *_values(rank.counts, COUNT_COLUMNS),
+            *_values(rank.memory, MEMORY_COLUMNS),
+        )
+        for column, value in zip(columns.values(), (*head, *times, *start, *parts), strict=True):
+            column.append(value)
+
+
+def _values(part: Any, names: Iterable[str]) -> Iterable[Any]:
+    return (None if part is None else getattr(part, name) for name in names)

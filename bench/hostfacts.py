@@ -1,0 +1,130 @@
+"""Plain facts about this host, each read on its own and None where the platform does not say."""
+
+import os
+import platform
+import resource
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.machine import Nic
+
+RESOLVE_TIMEOUT_S = 2.0
+UNKNOWN_SPEED = 0xFFFF  # what many virtual interfaces answer
+SYSTEM = Path("/sys/devices/system")
+
+
+def facts() -> dict[str, Any]:
+    """The fields of machine.Host that need neither torch nor a control group."""
+    shm_total, shm_free = shared_memory()
+    fd_soft, fd_hard = file_limits()
+    return {
+        "hostname": socket.gethostname(),
+        "hostname_address": resolved(socket.gethostname()),
+        "os": os_name(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "cpu_model": cpu_model(),
+        "numa_nodes": len(list(SYSTEM.glob("node/node[0-9]*"))) or None,
+        "governor": governor(),
+        "clocksource": read(SYSTEM / "clocksource/clocksource0/current_clocksource"),
+        "memory_bytes": psutil.virtual_memory().total,
+        "shm_total_bytes": shm_total,
+        "shm_free_bytes": shm_free,
+        "fd_soft": fd_soft,
+        "fd_hard": fd_hard,
+        "nics": nics(),
+    }
+
+
+def affinity() -> int:
+    """CPUs in the affinity mask of this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def cpu_model() -> str:
+    """The model name the kernel gives; the architecture where it gives none."""
+    for line in (read(Path("/proc/cpuinfo")) or "").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def governor() -> str | None:
+    """Frequency governors in use, joined where CPUs differ; None where the kernel offers none (most VMs)."""
+    found = {read(path) for path in SYSTEM.glob("cpu/cpu[0-9]*/cpufreq/scaling_governor")} - {None}
+    return ", ".join(sorted(name for name in found if name)) or None
+
+
+def shared_memory() -> tuple[int | None, int | None]:
+    """Total and free bytes of /dev/shm."""
+    try:
+        disk = os.statvfs("/dev/shm")
+    except OSError:
+        return None, None
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+
+
+def file_limits() -> tuple[int | None, int | None]:
+    """Soft and hard limit of open files; None: no limit."""
+    soft, hard = (
+        None if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    return soft, hard
+
+
+def nics() -> list[Nic]:
+    """Network interfaces by name, with the first IPv4 (else IPv6) address of each."""
+    addresses = psutil.net_if_addrs()
+    return [
+        Nic(
+            name=name,
+            speed_mbit=state.speed if state.speed > 0 and state.speed != UNKNOWN_SPEED else None,
+            up=state.isup,
+            address=_address(addresses.get(name, [])),
+            loopback="loopback" in state.flags.split(",") or name in ("lo", "lo0"),
+        )
+        for name, state in sorted(psutil.net_if_stats().items())
+    ]
+
+
+def _address(entries: list[Any]) -> str | None:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for entry in entries:
+            if entry.family == family:
+                return str(entry.address)
+    return None
+
+
+def resolved(name: str) -> str | None:
+    """The address a name resolves to, or None; a name server that does not answer is not waited for."""
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            found.append(str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]))
+        except OSError:
+            return
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(RESOLVE_TIMEOUT_S)
+    return found[0] if found else None
+
+
+def read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None

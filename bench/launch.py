@@ -1,0 +1,288 @@
+"""One launch on this node: the engine asked, the ranks' traces taken in, the processes gone."""
+
+import contextlib
+import os
+import selectors
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from bench import guard, progress
+from bench.cgroup import oom_kills
+from bench.failures import RankEnd, Verdict, first_failure, stuck_rank
+from bench.machine import own_python
+from bench.records import Launch, RankTrace
+
+START_LIMIT_S = 120.0
+BACKSTOP_S = 15.0  # beyond a launch's own limit, before the engine counts as lost
+TICK_S = 0.1
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a running launch is: its slowest rank's state, and steps done of those planned."""
+
+    state: str
+    step: int
+    steps: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a launch: traces of the ranks that left one, and a verdict if it failed."""
+
+    traces: tuple[RankTrace, ...]
+    failure: Verdict | None
+    timed_out: bool
+    wall_s: float
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    local_rank: int
+    pid: int
+    exitcode: int | None = None
+    died_ns: int | None = None
+    killed: bool = False
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """The engine's answer, as engine.Outcome writes it (that module loads torch, this one must not)."""
+
+    launch: str = ""
+    ranks: tuple[_Ended, ...] = ()
+    timed_out: bool = False
+    marks_passed: tuple[int, ...] = ()
+    states: tuple[str, ...] = ()
+    stopped: tuple[bool, ...] = ()
+    error: str | None = None
+    ready: bool = False
+
+
+class EngineLost(Exception):
+    """The engine died or went silent; its whole process group has been killed."""
+
+
+class Engine:
+    """The engine process of one block, with a fork server of its own. Use as a context manager."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+
+    def __enter__(self) -> "Engine":
+        self.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.kill()
+
+    @property
+    def pgid(self) -> int | None:
+        """The process group of engine, fork server, ranks and loader workers."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the engine in a session of its own: a Ctrl-C at the terminal does not reach it."""
+        command = own_python("from bench.engine import main; main()")
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=_engine_environment(),
+            )
+        self._buffer = b""
+        self._answer(time.monotonic() + START_LIMIT_S, lambda: None)
+
+    def ask(self, launch: Launch, tick: Callable[[], None]) -> _Outcome:
+        """Run a launch; `tick` is called ten times a second. Raises EngineLost."""
+        if self._process is None:
+            self.start()
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            self._lost("died before the launch")
+        return self._answer(time.monotonic() + launch.case.timeout_s + BACKSTOP_S, tick)
+
+    def kill(self) -> None:
+        """End the engine and everything it started."""
+        if self._process is None:
+            return
+        guard.kill_group(self._process.pid)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._process = None
+
+    def _answer(self, deadline: float, tick: Callable[[], None]) -> _Outcome:
+        assert self._process is not None and self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                tick()
+                if selector.select(TICK_S):
+                    self._read(self._process.stdout)
+                elif time.monotonic() > deadline:
+                    self._lost("did not answer in time")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return msgspec.json.decode(line, type=_Outcome)
+
+    def _read(self, stream: IO[bytes]) -> None:
+        data = os.read(stream.fileno(), 65536)
+        if not data:
+            self._lost("died")
+        self._buffer += data
+
+    def _lost(self, what: str) -> None:
+        code = self._process.poll() if self._process else None
+        self.kill()
+        tail = _tail(self._log)
+        raise EngineLost(f"the engine {what}{f' (exit code {code})' if code else ''}{f': {tail}' if tail else ''}")
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Any:
+    """A folder of this node for traces and progress of one launch, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="scalemark-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(
+    engine: Engine, launch: Launch, processes: int, show: Callable[[Progress], None], pids: Path | None = None
+) -> Result:
+    """Run one launch of `processes` ranks on this node. Failures are in the result, not raised.
+
+    `pids` is a file that gets a line "rank pid" for each rank once all of them run.
+    """
+    scratch = Path(launch.scratch)
+    progress.create(scratch, processes)
+    beats = progress.open_all(scratch)
+    kills, began = oom_kills(), time.monotonic()
+    lost: str | None = None
+    outcome = _Outcome()
+    todo = [pids] if pids else []
+
+    def tick() -> None:
+        show(_where(beats, processes))
+        if todo and _tell_pids(todo[0], beats, processes):
+            todo.clear()
+
+    try:
+        outcome = engine.ask(launch, tick)
+    except EngineLost as error:
+        lost = str(error)
+    wall_s = time.monotonic() - began
+    traces = _traces(scratch, processes)
+    failure = _judge(outcome, traces, processes, lost, oom_kills() - kills)
+    return Result(traces=traces, failure=failure, timed_out=outcome.timed_out, wall_s=wall_s)
+
+
+def _where(beats: Sequence[int], processes: int) -> Progress:
+    at = [r * progress.FIELDS for r in range(processes)]
+    return Progress(
+        state=progress.STATES[min(beats[i + progress.STATE] for i in at)],
+        step=min(beats[i + progress.MARKS] for i in at) // 6,
+        steps=max(beats[i + progress.PLANNED] for i in at),
+    )
+
+
+def _tell_pids(path: Path, beats: Sequence[int], processes: int) -> bool:
+    """Write which process is which rank, for the samplers; False while one has not started."""
+    found = [beats[r * progress.FIELDS + progress.PID] for r in range(processes)]
+    if not all(found):
+        return False
+    path.write_text("".join(f"{rank} {pid}\n" for rank, pid in enumerate(found)))
+    return True
+
+
+def _traces(scratch: Path, processes: int) -> tuple[RankTrace, ...]:
+    found = []
+    for local_rank in range(processes):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            found.append(msgspec.json.decode((scratch / f"rank{local_rank}.json").read_bytes(), type=RankTrace))
+    return tuple(found)
+
+
+def _judge(
+    outcome: _Outcome, traces: tuple[RankTrace, ...], processes: int, lost: str | None, kills: int
+) -> Verdict | None:
+    """Why the launch failed, from every witness; None if it did not."""
+    if outcome.timed_out:
+        return _hang(outcome, traces, kills)
+    found = first_failure(_ends(outcome, traces, processes), kills)
+    if found:
+        return found
+    if lost or outcome.error:
+        return Verdict(reason="engine_lost", first_rank=None, detail=lost or str(outcome.error))
+    if len(traces) < processes:
+        missing = sorted(set(range(processes)) - {trace.local_rank for trace in traces})
+        return Verdict(reason="exception", first_rank=missing[0], detail=f"rank {missing[0]} left no trace")
+    return None
+
+
+def _hang(outcome: _Outcome, traces: tuple[RankTrace, ...], kills: int) -> Verdict:
+    """A launch at its time limit: a rank that failed for a reason of its own, or the one that is stuck."""
+    own = [end for end in _ends(outcome, traces, len(outcome.ranks)) if end.error is not None]
+    found = first_failure(own, kills)
+    if found and found.reason != "communication":
+        return found
+    rank, why = stuck_rank(outcome.marks_passed, outcome.stopped)
+    states = ", ".join(f"rank {r} in {state}" for r, state in enumerate(outcome.states))
+    return Verdict(reason="hang", first_rank=rank, detail=f"time limit reached: {why} ({states})")
+
+
+def _ends(outcome: _Outcome, traces: tuple[RankTrace, ...], processes: int) -> list[RankEnd]:
+    """What is known of each local rank's end; ranks nobody has seen end are left out."""
+    by_rank = {trace.local_rank: trace for trace in traces}
+    seen = {ended.local_rank: ended for ended in outcome.ranks}
+    ends = []
+    for local_rank in range(processes):
+        trace, ended = by_rank.get(local_rank), seen.get(local_rank)
+        if trace is None and ended is None:
+            continue
+        ends.append(
+            RankEnd(
+                rank=trace.rank if trace else local_rank,
+                exitcode=ended.exitcode if ended else None,
+                ok=trace is not None and trace.status == "ok",
+                error_type=trace.error_type if trace else None,
+                error=trace.error if trace else None,
+                failed_ns=(trace.failed_ns if trace else None) or (ended.died_ns if ended else None),
+                killed_by_us=_killed_by_us(ended),
+            )
+        )
+    return ends
+
+
+def _killed_by_us(ended: _Ended | None) -> bool:
+    """Peers of a failed rank get SIGTERM from the agent, or SIGKILL from the engine if they do not heed it."""
+    return ended is not None and (ended.killed or ended.exitcode == -15)
+
+
+def _engine_environment() -> dict[str, str]:
+    """The fork server's environment is what every rank starts from: quiet, and with small thread pools."""
+    calm = {"OPENBLAS_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONUNBUFFERED": "1"}
+    return calm | dict(os.environ)
+
+
+def _tail(log: Path) -> str:
+    """The last line of the engine's log, for the message."""
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:300] if lines else ""

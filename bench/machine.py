@@ -1,0 +1,214 @@
+"""What this host offers: CPUs really usable, memory, /dev/shm, files, networks, devices; and its fingerprint.
+
+Torch-free: the conductor must never initialise an accelerator, so devices and versions come from a
+short probe process (device_probe.py). Sizes are in bytes; None means "not known" or "no limit" and is never 0.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.cgroup import cpu_quota, memory_limit_bytes
+from bench.environment import device_index, parse_visible, speed_variables
+from bench.plugins import clip
+
+__all__ = [
+    "Device", "Host", "Link", "Nic", "comparable", "cpu_quota", "device_index", "device_kind", "fingerprint",
+    "memory_limit_bytes", "own_python", "parse_visible", "probe_host", "slots", "speed_variables",
+    "suggest_workers", "usable_cpus",
+]  # fmt: skip
+
+PROBE_TIMEOUT_S = 60.0
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One visible accelerator; `index` is its ordinal among the visible ones."""
+
+    index: int
+    name: str
+    kind: str  # torch's device type: cuda, xpu, mps, ...
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    pci: str | None = None
+    pcie: str | None = None  # widest link: "gen5 x16"
+    numa: int | None = None
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """How two devices are joined: "NVLink x18", or the PCIe path."""
+
+    first: int
+    second: int
+    path: str
+
+
+class Nic(msgspec.Struct, frozen=True, kw_only=True):
+    """One network interface."""
+
+    name: str
+    speed_mbit: int | None
+    up: bool
+    address: str | None
+    loopback: bool
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What the probe process saw; all empty, with the reason, where it failed."""
+
+    torch: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    backends: list[str] = []
+    accelerator: str | None = None
+    devices: list[Device] = []
+    device_error: str | None = None
+    links: list[Link] | None = None
+    links_reason: str | None = None
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as a study records it."""
+
+    hostname: str
+    hostname_address: str | None = None  # what the name resolves to here
+    os: str = ""
+    kernel: str = ""
+    python: str = ""
+    cpu_model: str = ""
+    cpus_counted: int
+    cpus_affinity: int
+    cpu_quota: float | None = None
+    cpus_usable: int
+    numa_nodes: int | None = None
+    governor: str | None = None
+    clocksource: str | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    fd_soft: int | None = None
+    fd_hard: int | None = None
+    nics: list[Nic] = []
+    torch: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    backends: list[str] = []
+    accelerator: str | None = None
+    devices: list[Device] = []
+    device_error: str | None = None  # why there are no devices
+    device_links: list[Link] | None = None
+    device_links_reason: str | None = None
+    visible: list[str] | None = None  # CUDA_VISIBLE_DEVICES; None: unset
+    variables: dict[str, str] = {}  # set, and known to change speed
+
+
+def probe_host() -> Host:
+    """Look at this host; the devices are looked for once a process."""
+    from bench import hostfacts  # psutil: only where a host is really looked at
+
+    probe = probe_devices()
+    affinity, quota = hostfacts.affinity(), cpu_quota()
+    return Host(
+        **hostfacts.facts(),
+        cpus_counted=os.cpu_count() or 1,
+        cpus_affinity=affinity,
+        cpu_quota=quota,
+        cpus_usable=usable_cpus(affinity, quota),
+        memory_limit_bytes=memory_limit_bytes(),
+        torch=probe.torch,
+        cuda=probe.cuda,
+        nccl=probe.nccl,
+        driver=probe.driver,
+        backends=probe.backends,
+        accelerator=probe.accelerator,
+        devices=probe.devices,
+        device_error=probe.device_error,
+        device_links=probe.links,
+        device_links_reason=probe.links_reason,
+        visible=parse_visible(os.environ.get("CUDA_VISIBLE_DEVICES")),
+        variables=speed_variables(os.environ),
+    )
+
+
+@cache
+def probe_devices() -> Probe:
+    """Ask a short process what torch and NVML see. A probe that fails is a host without devices."""
+    command = own_python("from bench.device_probe import main; main()")
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, timeout=PROBE_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return _no_probe(f"did not answer within {PROBE_TIMEOUT_S:.0f} s")
+    except OSError as error:
+        return _no_probe(f"did not start: {error}")
+    try:
+        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Probe)
+    except (IndexError, msgspec.DecodeError):
+        complaint = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        return _no_probe(f"exit code {done.returncode}: {clip(complaint[-1], 200)}")
+
+
+def _no_probe(reason: str) -> Probe:
+    return Probe(device_error=f"device probe: {reason}", links_reason="device probe failed")
+
+
+def own_python(statement: str) -> list[str]:
+    """argv of a fresh interpreter that runs a statement of this package.
+
+    Neither the working directory nor a script's folder is on its path: a user's own `bench` cannot
+    take the place of this one.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.append({root!r}); {statement}"]
+
+
+def usable_cpus(affinity: int, quota: float | None) -> int:
+    """Whole CPUs this process can use: the smaller of affinity mask and control-group quota, at least 1."""
+    return max(1, int(min(affinity, quota if quota is not None else affinity)))
+
+
+def suggest_workers(usable: int, local_ranks: int) -> int:
+    """Most loader workers a rank that leave each rank a CPU of its own: floor(usable / ranks) - 1, at least 0."""
+    return max(0, usable // max(1, local_ranks) - 1)
+
+
+def slots(host: Host) -> int:
+    """Device slots: accelerators where there are any, else usable CPUs."""
+    return len(host.devices) or host.cpus_usable
+
+
+def device_kind(host: Host) -> str:
+    """torch's device type for the ranks of this host; "cpu" where there is no accelerator."""
+    return host.accelerator if host.accelerator and host.devices else "cpu"
+
+
+def comparable(host: Host) -> dict[str, Any]:
+    """What must be equal for results of two hosts to be compared, by name."""
+    return {
+        "cpu_model": host.cpu_model,
+        "cpus_usable": host.cpus_usable,
+        "cpu_quota": host.cpu_quota,
+        "numa_nodes": host.numa_nodes,
+        "governor": host.governor,
+        "devices": [device.name for device in host.devices],
+        "device_links": sorted(link.path for link in host.device_links or []),
+        "driver": host.driver,
+        "torch": host.torch,
+        "cuda": host.cuda,
+        "nccl": host.nccl,
+    }
+
+
+def fingerprint(host: Host) -> str:
+    """Twelve hex digits that are equal where `comparable` is equal, in every process and on every host."""
+    text = msgspec.json.encode(comparable(host), order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:12]

@@ -1,0 +1,109 @@
+"""One row a measure: its name, what people call it, its unit, how it is written, which direction is better."""
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from bench.records import PHASES
+
+MISSING = "n/a"
+
+Better = Literal["higher", "lower"] | None
+
+
+def number(value: float) -> str:
+    """Three significant figures, an integer part in full: 0.0412, 41.2, 4,123."""
+    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits > 2 else text
+
+
+def duration(seconds: float) -> str:
+    """Milliseconds below a second, minutes from two minutes on."""
+    if abs(seconds) < 1:
+        return f"{number(seconds * 1e3)} ms"
+    return f"{number(seconds)} s" if abs(seconds) < 120 else f"{number(seconds / 60)} min"
+
+
+def size(count: float) -> str:
+    """Bytes as MiB, or GiB from 1 GiB on."""
+    return f"{number(count / 2**30)} GiB" if abs(count) >= 2**30 else f"{number(count / 2**20)} MiB"
+
+
+def share(value: float) -> str:
+    """A fraction in per cent: 94.2 %."""
+    return f"{value * 100:.1f} %"
+
+
+def rate(value: float) -> str:
+    """Samples a second."""
+    return f"{number(value)} samples/s"
+
+
+def times(value: float) -> str:
+    """A multiple: 1.87x."""
+    return f"{value:.2f}x"
+
+
+def whole(value: float) -> str:
+    """A count."""
+    return f"{value:,.0f}"
+
+
+class Measure(NamedTuple):
+    """A measure. `unit` is that of the stored value; `show` writes it with the unit that suits its size."""
+
+    name: str
+    label: str
+    unit: str
+    show: Callable[[float], str]
+    better: Better
+
+
+_ROWS = (
+    Measure("samples_per_s", "throughput", "samples/s", rate, "higher"),
+    Measure("per_device", "throughput a device", "samples/s", rate, "higher"),
+    Measure("speedup", "speed-up", "", times, "higher"),
+    Measure("efficiency", "efficiency", "", share, "higher"),
+    Measure("serial_fraction", "serial fraction", "", share, "lower"),
+    Measure("step_s", "step time", "s", duration, "lower"),
+    Measure("p50_s", "median step", "s", duration, "lower"),
+    Measure("p95_s", "95 % of steps below", "s", duration, "lower"),
+    Measure("p99_s", "99 % of steps below", "s", duration, "lower"),
+    Measure("first_step_s", "first step", "s", duration, "lower"),
+    Measure("first_batch_s", "time to first batch", "s", duration, "lower"),
+    Measure("wall_s", "launch", "s", duration, "lower"),
+    Measure("overhead_s", "launch besides its steps", "s", duration, "lower"),
+    *(Measure(f"{phase}_s", phase.replace("_", " "), "s", duration, "lower") for phase in PHASES),
+    Measure("peak_allocated_bytes", "peak allocated", "bytes", size, "lower"),
+    Measure("peak_reserved_bytes", "peak reserved", "bytes", size, "lower"),
+    Measure("device_used_bytes", "device used", "bytes", size, "lower"),
+    Measure("device_total_bytes", "device memory", "bytes", size, None),
+    Measure("pinned_bytes", "page-locked", "bytes", size, "lower"),
+    Measure("rank_pss_bytes", "rank (PSS)", "bytes", size, "lower"),
+    Measure("workers_pss_bytes", "loader workers (PSS)", "bytes", size, "lower"),
+    Measure("shm_used_bytes", "shared memory", "bytes", size, "lower"),
+    Measure("devices", "devices", "", whole, None),
+    Measure("batch", "batch", "samples", whole, None),
+    Measure("global_batch", "samples a step", "samples", whole, None),
+)
+
+MEASURES = {row.name: row for row in _ROWS}
+
+
+def format_value(name: str, value: float | None) -> str:
+    """The value of a measure with its unit; "n/a" where there is none. Raises KeyError for an unknown name."""
+    measure = MEASURES[name]
+    return MISSING if value is None or not math.isfinite(value) else measure.show(value)
+
+
+def format_change(ratio: float | None) -> str:
+    """A ratio new / old as a change: 1.25 is "+25.0 %"."""
+    return MISSING if ratio is None or not math.isfinite(ratio) else f"{(ratio - 1) * 100:+.1f} %"
+
+
+def format_bounds(name: str, low: float | None, high: float | None, n: int) -> str:
+    """The limits of an interval, "[low, high]"; "n/a (n = 1)" where there is no interval."""
+    if low is None or high is None:
+        return f"{MISSING} (n = {n})"
+    return f"[{format_value(name, low)}, {format_value(name, high)}]"

@@ -1,0 +1,50 @@
+"""A stand-in for a model: sleeps a stated time per sample; its gradients and collectives are real.
+
+Sleeping ranks do not compete for cores, so a small host shows scaling whose right answer is known.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from bench.case import Case
+from bench.errors import UsageError
+from bench.options import option
+from bench.plugins import Model, Options
+
+if TYPE_CHECKING:
+    from bench.workload import Workload
+
+CLASSES = 10
+OPTIONS: Options = {
+    "forward_s_per_sample": 0.004,
+    "backward_s_per_sample": 0.0085,
+    "parameters": 1000,
+    "layers": 8,
+    "slow_rank": -1,
+    "slow_forward_s": 0.0,
+    "slow_backward_s": 0.0,
+}
+
+
+def build(case: Case) -> "Workload":
+    """The stand-in; `slow_rank` is late by `slow_forward_s` and `slow_backward_s` in every step.
+
+    Raises UsageError for fewer parameters than layers.
+    """
+    from bench.models._paced import PacedModel
+    from bench.workload import Sample, Workload
+
+    options = {key: option(case.model_args, OPTIONS, key) for key in OPTIONS}
+    if options["parameters"] < options["layers"]:
+        raise UsageError(
+            f"model_args of 'paced': parameters = {options['parameters']} for {options['layers']} layers: "
+            "a layer needs at least one parameter"
+        )
+    if options.pop("slow_rank") != int(os.environ.get("RANK", "0")):
+        options.update(slow_forward_s=0.0, slow_backward_s=0.0)
+    return Workload(PacedModel(**options), sample=Sample((CLASSES,), CLASSES))
+
+
+PLUGIN = Model(
+    "sleeps a stated time per sample, with real gradients (a stand-in)", build, options=OPTIONS, stand_in=True
+)

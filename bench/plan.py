@@ -1,0 +1,149 @@
+"""Suites, overrides and a host -> the cells to run, what is skipped and why, what does not fit the time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bench import estimate, legal, suite
+from bench.case import Case
+from bench.errors import UsageError
+from bench.estimate import Estimate
+from bench.machine import Host, device_kind
+from bench.options import data_plugin
+from bench.preflight import brought_by
+from bench.records import Cell
+
+MIN_LAUNCHES = 5
+MAX_LAUNCHES = 10
+TARGET = 0.02
+WORTH_LAUNCHES = 3  # a cell is left out if not even this many launches of it fit the time
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What will run. `estimates` are by cell id; `left_out` says in words what does not run for want of time."""
+
+    suites: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    factors: dict[str, tuple[Any, ...]]
+    estimates: dict[str, Estimate]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    oversubscribe: bool = False
+    devices: tuple[int, ...] | None = None
+
+    @property
+    def runnable(self) -> tuple[Cell, ...]:
+        """The cells that are not skipped."""
+        return tuple(cell for cell in self.cells if cell.skipped is None)
+
+    @property
+    def block_s(self) -> float:
+        """Expected seconds of one block: every runnable cell once."""
+        return estimate.BLOCK_S + sum(self.estimates[cell.id].seconds for cell in self.runnable)
+
+
+def make_plan(
+    names: Sequence[str],
+    host: Host,
+    *,
+    sets: Sequence[str] = (),
+    nproc: int | None = None,
+    oversubscribe: bool = False,
+    devices: tuple[int, ...] | None = None,
+    budget_s: float | None = None,
+) -> Plan:
+    """Expand suites on this host. Raises UsageError for anything no host could run."""
+    _check_devices(devices, host)
+    context = legal.Context(host=host, oversubscribe=oversubscribe, devices=devices)
+    suites = [part for name in names for part in _parts(suite.load(name))]
+    limit = nproc or (len(devices) if devices else None)
+    tagged: dict[str, tuple[str, Case]] = {}
+    used = [suite.override(one, sets) for one in suites]
+    for one in used:
+        for case in suite.expand(one, host, limit):
+            tagged.setdefault(case.id, (one.name, case))
+    cells = _cells(tagged, context)
+    guesses = estimate.estimates([cell.case for cell in cells], host)
+    composite = any(suite.load(name).parts for name in names)
+    left_out: list[str] = []
+    if composite:
+        cells, left_out = _fit(cells, guesses, budget_s, host)
+    return Plan(
+        suites=tuple(names),
+        cells=tuple(cells),
+        factors=suite.factors(used, [cell.case for cell in cells]),
+        estimates={cell.id: guesses[cell.id] for cell in cells},
+        left_out=tuple(left_out),
+        notes=_notes(cells, host),
+        oversubscribe=oversubscribe,
+        devices=devices,
+    )
+
+
+def _parts(one: suite.Suite) -> list[suite.Suite]:
+    return [part for name in one.parts for part in _parts(suite.load(name))] if one.parts else [one]
+
+
+def _cells(tagged: dict[str, tuple[str, Case]], context: legal.Context) -> list[Cell]:
+    """Every case checked; a user's model is built once a distinct set of arguments, in its own process."""
+    brought: dict[str, legal.Brought] = {}
+    cells = []
+    for cell_id, (name, case) in tagged.items():
+        legal.check(case, context)
+        if ":" in case.model:
+            key = case.model + repr(sorted(case.model_args.items()))
+            if key not in brought:
+                brought[key] = brought_by(case)
+            context = msgspec.structs.replace(context, brought=brought[key])
+        cells.append(Cell(id=cell_id, case=case, suite=name, skipped=legal.why_not(case, context)))
+    return cells
+
+
+def _fit(
+    cells: list[Cell], guesses: dict[str, Estimate], budget_s: float | None, host: Host
+) -> tuple[list[Cell], list[str]]:
+    """The cells of a suite of parts that are worth their time here, in the parts' order."""
+    kept, left_out, spent = [], [], estimate.BLOCK_S
+    for cell in cells:
+        reason = _pointless(cell.case, host)
+        seconds = guesses[cell.id].seconds if cell.skipped is None else 0.0
+        if reason is None and budget_s and (spent + seconds) * WORTH_LAUNCHES > budget_s:
+            reason = f"{WORTH_LAUNCHES} launches of {seconds:.0f} s do not fit into {budget_s:.0f} s"
+        if reason is None:
+            kept.append(cell)
+            spent += seconds
+        else:
+            left_out.append(f"{cell.suite}: {cell.id}: {reason}")
+    return kept, left_out
+
+
+def _pointless(case: Case, host: Host) -> str | None:
+    if case.pin_memory and device_kind(host) == "cpu":
+        return "pin_memory has no effect without an accelerator"
+    return None
+
+
+def _check_devices(devices: tuple[int, ...] | None, host: Host) -> None:
+    if devices is None:
+        return
+    found = [device.index for device in host.devices]
+    if not found:
+        raise UsageError(f"--devices {','.join(map(str, devices))}: no accelerator here ({host.device_error or 'CPU only'})")
+    missing = sorted(set(devices) - set(found))
+    if missing:
+        raise UsageError(f"--devices: no device {missing[0]}; there are {', '.join(map(str, found))}")
+
+
+def _notes(cells: Sequence[Cell], host: Host) -> tuple[str, ...]:
+    """What a reader should know before anything runs."""
+    notes = []
+    if device_kind(host) == "cpu":
+        most = max((cell.case.devices for cell in cells), default=1)
+        notes.append(
+            f"no accelerator: every device slot is a CPU rank with gloo and one thread; {most} ranks on"
+            f" {host.cpus_usable} usable CPUs" + (" cannot scale beyond the CPUs" if most > host.cpus_usable else "")
+        )
+    if any(data_plugin(cell.case.data)[0].stand_in or cell.case.model == "paced" for cell in cells):
+        notes.append("paced stand-ins sleep for a stated time instead of computing: they calibrate, they do not measure")
+    return tuple(notes)

@@ -1,0 +1,141 @@
+"""One file a plug-in: names come from a folder listing, code is imported only when it is used."""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import UsageError
+
+if TYPE_CHECKING:  # plug-ins load without torch; these are types only
+    import torch
+    from matplotlib.figure import Figure as Canvas
+    from torch.utils.data import Dataset
+
+    from bench.answers import Analysis
+    from bench.case import Case
+    from bench.workload import Sample, Workload
+
+Options = Mapping[str, "float | int | str | bool"]
+Row = dict[str, Any]
+
+KINDS = {
+    "strategies": "how a model is spread over devices",
+    "models": "what is trained",
+    "data": "where batches come from",
+    "launchers": "how ranks are started",
+    "samplers": "what is measured beside the ranks",
+    "suites": "named sets of cells",
+    "figures": "pictures in the report",
+    "verbs": "commands of scalemark",
+}
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How one model is spread over devices.
+
+    `wrap(model, case, place)` returns the module to train. `single_process` strategies drive all
+    their devices from one rank. `reference_on_cpu` says that a stand-in runs where torch's own
+    implementation does not.
+    """
+
+    summary: str
+    wrap: "Callable[[torch.nn.Module, Case, Any], torch.nn.Module]"
+    single_process: bool = False
+    collective: bool = False
+    one_device: bool = False
+    reference_on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained. `build(case)` imports torch itself; `options` are the legal `model_args`."""
+
+    summary: str
+    build: "Callable[[Case], Workload]"
+    options: Options = field(default_factory=dict)
+    image: bool = False
+    stand_in: bool = False
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where batches come from.
+
+    `make(case, sample)` returns a map-style dataset whose items the default collate understands.
+    `length(case)` is known without torch, or None (it is then found before the study starts).
+    `loader` is False where no DataLoader is involved (a batch that lies on the device already).
+    """
+
+    summary: str
+    make: "Callable[[Case, Sample], Dataset[Any]]"
+    options: Options = field(default_factory=dict)
+    length: "Callable[[Case], int | None]" = lambda case: None
+    loader: bool = True
+    image: bool = False
+    stand_in: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture of the report, under the question that it answers.
+
+    `frame(analysis)` gives its rows, which are its CSV and its table too: the same keys in every row,
+    units in the keys, None where nothing was measured. `draw(rows, canvas)` draws at least one row on an
+    empty matplotlib figure. `nothing(analysis)` says why there are no rows; `note(rows)` says what the
+    picture leaves out. Pictures stand in the report by `order`.
+    """
+
+    question: str
+    how_to_read: str
+    frame: "Callable[[Analysis], list[Row]]"
+    draw: "Callable[[list[Row], Canvas], None]"
+    nothing: "Callable[[Analysis], str]"
+    order: int
+    note: "Callable[[list[Row]], str | None]" = lambda rows: None
+    half: bool = False  # half a page wide
+
+
+@cache
+def names(kind: str) -> tuple[str, ...]:
+    """Names of the plug-ins of a kind, sorted, from file names alone."""
+    folder = Path(__file__).parent / kind
+    if kind == "suites":
+        return tuple(sorted(path.stem for path in folder.glob("*.toml")))
+    modules = (module.name for module in pkgutil.iter_modules([str(folder)]))
+    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+
+
+def load(kind: str, name: str) -> Any:
+    """The PLUGIN of a named file.
+
+    Raises UsageError naming the known names, and the nearest one, for a name that is not there.
+    """
+    check_name(kind, name)
+    module = importlib.import_module(f"bench.{kind}.{name.replace('-', '_')}")
+    return module.PLUGIN
+
+
+def check_name(kind: str, name: str, where: str = "") -> None:
+    """Raise UsageError unless `name` is a plug-in of this kind."""
+    if name not in names(kind):
+        raise UsageError(unknown(f"{where}{kind}", name, names(kind)))
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """One line for a name that is not known: what was said, what is allowed, the nearest."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{what}: unknown name {clip(name)!r}; known: {', '.join(known)}{hint}"
+
+
+def clip(text: str, length: int = 80) -> str:
+    """Text short enough to stand in one line, control characters replaced."""
+    plain = "".join(ch if ch.isprintable() else "?" for ch in text)
+    return plain if len(plain) <= length else plain[: length - 1] + "…"

@@ -1,0 +1,69 @@
+"""Before a study: build a user's model once, in a process of its own, and say what it brings."""
+
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+
+from bench.case import Case, canonical
+from bench.errors import UsageError
+from bench.legal import Brought
+from bench.machine import own_python
+from bench.plugins import clip
+
+LIMIT_S = 300.0
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    brought: Brought | None = None
+    error: str | None = None
+
+
+def brought_by(case: Case) -> Brought:
+    """What the model of a case brings. Raises UsageError, one line, if it cannot be built or pickled."""
+    command = own_python("import os; sys.path.append(os.getcwd()); from bench.preflight import main; main()")
+    try:
+        done = subprocess.run(command, input=canonical(case), capture_output=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"model {clip(case.model)!r}: building it took more than {LIMIT_S:.0f} s") from None
+    try:
+        answer = msgspec.json.decode(done.stdout.splitlines()[-1], type=_Answer)
+    except (IndexError, msgspec.DecodeError):
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise UsageError(
+            f"model {clip(case.model)!r}: the process that built it ended with {done.returncode}: {clip(lines[-1], 200)}"
+        ) from None
+    if answer.brought is None:
+        raise UsageError(str(answer.error))
+    return answer.brought
+
+
+def main() -> None:
+    """Read a case from standard input, answer with one JSON line, whatever the user's code prints."""
+    import os
+
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)
+    try:
+        answer = _Answer(brought=_inspect(case))
+    except UsageError as error:
+        answer = _Answer(error=str(error))
+    answers.write(msgspec.json.encode(answer) + b"\n")
+    answers.flush()
+
+
+def _inspect(case: Case) -> Brought:
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    from bench.user import check_picklable, workload
+
+    made: Any = workload(case)
+    check_picklable(made, where=f"model {clip(case.model)!r}")
+    return Brought(
+        dataset_len=len(made.dataset) if made.dataset is not None else None,
+        has_dataset=made.dataset is not None,
+        has_sample=made.sample is not None,
+        batch_norm=any(isinstance(layer, _BatchNorm) for layer in made.model.modules()),
+    )

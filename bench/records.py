@@ -1,0 +1,246 @@
+"""What a launch leaves behind: a trace a rank, written by the rank, and one record, written by the conductor.
+
+Every duration is in seconds, every size in bytes; None means "not measured" and is never 0.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from bench.case import Case
+
+SCHEMA = 1
+
+PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+
+Status = Literal["ok", "failed", "timeout", "skipped", "interrupted"]
+Steady = Literal["steady", "assumed", "unsteady"]
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch as it is handed to the ranks of this node."""
+
+    launch: str
+    case: Case
+    block: int
+    order: int
+    scratch: str  # a folder of this node: traces and progress of the ranks
+    logs: str  # a folder: one log a rank
+    conductor_pid: int
+    devices: tuple[int, ...] | None = None  # visible ordinals to use; None: all, in order
+    oversubscribed: bool = False
+    seed: int = 0
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """Where warm-up ends: steps `first..` are the steady window. Drift is over the whole window."""
+
+    first: int
+    state: Steady
+    drift: float | None = None
+    drift_low: float | None = None
+    drift_high: float | None = None
+    extended: bool = False
+    note: str | None = None
+
+
+class Effective(msgspec.Struct, frozen=True, kw_only=True):
+    """What really ran, read back inside the rank."""
+
+    wrapper: str  # class of the module that was trained
+    implementation: Literal["torch", "reference"]
+    stand_ins: tuple[str, ...] = ()  # what replaces the real thing: paced model, reference DataParallel, ...
+    world_size: int
+    backend: str | None  # None where no process group exists
+    device: str
+    device_name: str | None
+    device_uuids: tuple[str, ...] = ()
+    devices_used: int  # devices this rank drives
+    chunks: tuple[int, ...] | None = None  # DataParallel: samples a replica
+    threads: int
+    interop_threads: int
+    omp_num_threads: str | None
+    affinity: tuple[int, ...]
+    batch_norm_layers: int
+    sync_bn_layers: int
+    sync_bn: str | None  # class of those layers
+    num_workers: int | None
+    pinned: bool | None  # did the batches arrive in page-locked memory
+    prefetch_factor: int | None
+    persistent_workers: bool | None
+    batch: int  # samples in this rank's first batch
+    batch_bytes: int | None = None  # its tensors, as they pass through /dev/shm
+    parameters: int
+    gradient_bytes: int
+    optimizer: str
+    precision: str
+    weights_hash: str
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of one rank: what the data set holds, what an epoch gives it, what was stepped."""
+
+    dataset_len: int | None
+    per_epoch: int | None
+    padded: int | None  # duplicated by the sampler to make ranks equal, over all ranks, an epoch
+    dropped: int | None  # left out of an epoch, over all ranks
+    seen: int  # stepped in all recorded steps
+    in_window: int  # stepped in the steady window
+    epochs: int  # epochs begun
+
+
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one rank, in bytes; null where the platform has no such thing."""
+
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    device_used_source: str | None = None
+    device_total_bytes: int | None = None
+    per_device_allocated_bytes: tuple[int, ...] | None = None  # one process, several devices
+    pinned_bytes: int | None = None
+    rank_pss_start_bytes: int | None = None
+    rank_pss_bytes: int | None = None
+    workers_pss_bytes: int | None = None
+    workers: int | None = None
+    shm_used_bytes: int | None = None
+    open_fds_start: int | None = None
+    open_fds: int | None = None
+
+
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one rank knows when it ends, well or badly. Lists are one entry a recorded step."""
+
+    launch: str
+    rank: int
+    local_rank: int
+    node: int
+    host: str
+    pid: int
+    status: Literal["ok", "failed"]
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    failed_ns: int | None = None  # CLOCK_MONOTONIC
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    rendezvous_s: float | None = None
+    build_s: float | None = None
+    first_batch_s: float | None = None  # loader made -> first batch in hand
+    first_step_s: float | None = None
+    clock: Literal["cpu", "events"] = "cpu"
+    step_s: tuple[float, ...] = ()
+    phases_s: dict[str, tuple[float, ...] | None] = {}
+    samples: tuple[int, ...] = ()
+    cut: Cut | None = None
+    window_s: float | None = None  # wall time of this rank's steady window
+    window_start_ns: int | None = None  # CLOCK_MONOTONIC
+    window_end_ns: int | None = None
+    segments: tuple[int, ...] = ()  # steps a segment: one, or two where the window was extended
+    effective: Effective | None = None
+    counts: Samples | None = None
+    memory: RankMemory | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's part of a record: means over its steady window."""
+
+    rank: int
+    node: int
+    host: str
+    pid: int
+    status: str
+    step_s: float | None = None  # window_s / steps
+    phases_s: dict[str, float | None] = {}
+    rendezvous_s: float | None = None
+    build_s: float | None = None
+    first_batch_s: float | None = None
+    first_step_s: float | None = None
+    effective: Effective | None = None
+    counts: Samples | None = None
+    memory: RankMemory | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The steady window of a launch, over all ranks.
+
+    `samples_per_s` = samples stepped by all ranks / wall time of the window; `step_s` = that wall
+    time / steps. Percentiles are of the slowest rank's time in each step.
+    """
+
+    steps: int
+    samples: int
+    wall_s: float
+    samples_per_s: float | None
+    step_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    outliers: int  # Tukey, counted, never dropped
+    cut: Cut
+
+
+class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of launches.jsonl. A launch that failed is a record with a reason, not an exception."""
+
+    schema: int = SCHEMA
+    launch: str
+    cell: str
+    block: int
+    order: int
+    status: Status
+    reason: str | None = None  # class of the failure: see failures.py
+    detail: str | None = None  # one line
+    first_rank: int | None = None  # the rank that failed first, where that is known
+    signal: str | None = None
+    started_at: str = ""
+    wall_s: float | None = None  # the launch, from asking for it to its record
+    overhead_s: float | None = None  # wall_s less the recorded steps
+    requested: Case
+    clock: Literal["cpu", "events"] | None = None
+    window: Window | None = None
+    phases_s: dict[str, float | None] = {}  # mean over ranks of the window means
+    first_step_s: float | None = None  # slowest rank
+    first_batch_s: float | None = None
+    implementation: Literal["torch", "reference"] | None = None
+    marks: tuple[str, ...] = ()  # oversubscribed, stand-ins, ...: said beside every number of this row
+    mismatches: tuple[str, ...] = ()  # requested against effective: such a row enters no comparison
+    ranks: tuple[RankSummary, ...] = ()
+    telemetry: dict[str, dict[str, float | None]] = {}  # measure -> mean, max
+    telemetry_reasons: dict[str, str] = {}  # measure -> why it is null
+    environment: dict[str, str] = {}  # speed-changing variables
+    fingerprint: str = ""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of the plan: a case, or the reason why it is skipped."""
+
+    id: str
+    case: Case
+    suite: str
+    skipped: str | None = None
+
+
+class StudyHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """study.json: what was asked, of what, on what."""
+
+    schema: int = SCHEMA
+    study: str
+    version: str
+    suites: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    factors: dict[str, tuple[str | int | float | bool | None, ...]]
+    created_at: str
+    seed: int
+    command: tuple[str, ...]
+    quick: bool
+    target: float  # wanted half-width of a cell's interval, relative
+    min_launches: int
+    max_launches: int
+    budget_s: float | None
+    git: str | None
+    host: dict  # machine.Host as plain data
+    left_out: tuple[str, ...] = ()  # what did not fit the time, in words
+    example: bool = False

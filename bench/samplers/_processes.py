@@ -1,0 +1,132 @@
+"""CPU time of the ranks and their loader workers, found by process group and parent."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.sampling import Readings
+
+LOOK_S = 0.5  # how often new processes are looked for; known ones are read every time
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Process:
+    """A watched process: its open stat file, its name in the readings, its CPU ticks at a time."""
+
+    stat: int
+    parent: int
+    subject: str
+    ticks: int
+    at_s: float
+
+
+class Processes:
+    """The processes of one engine: every member of its group or session, and every child of a rank.
+
+    A process that is neither a rank nor below one is "engine" if it leads the group, else "process PID".
+    """
+
+    def __init__(self, engine_pgid: int | None, rank_pids: str | None, proc: Path = Path("/proc")) -> None:
+        self.engine_pgid, self.rank_pids, self.proc = engine_pgid, rank_pids, proc
+        self.known: dict[int, Process] = {}
+        self.ranks: dict[int, int] = {}  # pid -> rank
+        self._others: set[int] = set()  # looked at once, not ours
+        self._look_s = 0.0
+
+    def read(self, now_s: float) -> Readings:
+        """CPU of each watched process since it was last read, in percent of one core."""
+        if self.engine_pgid is None and self.rank_pids is None:
+            return {}
+        values: Readings = {}
+        for pid, process in list(self.known.items()):
+            fields = _fields(process.stat)
+            if fields is None:
+                os.close(self.known.pop(pid).stat)
+            elif now_s > process.at_s:
+                ticks = _ticks(fields)
+                share = (ticks - process.ticks) / TICKS_PER_S / (now_s - process.at_s)
+                values[process.subject, "cpu_percent"] = 100 * share
+                process.ticks, process.at_s = ticks, now_s
+        if now_s >= self._look_s:  # last: names of processes that have ended are free again
+            self._look(now_s)
+            self._look_s = now_s + LOOK_S
+        return values
+
+    def _look(self, now_s: float) -> None:
+        """Take in processes that are new; what is not ours is not looked at again."""
+        self._read_ranks()
+        here = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
+        self._others &= here
+        for pid in sorted(here - self._others - self.known.keys()):
+            self._meet(pid, now_s)
+
+    def _meet(self, pid: int, now_s: float) -> None:
+        try:
+            stat = os.open(self.proc / str(pid) / "stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # gone again
+        fields = _fields(stat)
+        if fields is not None and self._ours(pid, fields):
+            parent = int(fields[1])
+            self.known[pid] = Process(stat, parent, self._subject(pid, parent), _ticks(fields), now_s)
+        else:
+            os.close(stat)
+            self._others.add(pid)
+
+    def _ours(self, pid: int, fields: list[bytes]) -> bool:
+        parent, group, session = int(fields[1]), int(fields[2]), int(fields[3])
+        return (
+            self.engine_pgid in (pid, group, session)
+            or pid in self.ranks
+            or self._rank_above(parent) is not None
+        )
+
+    def _subject(self, pid: int, parent: int) -> str:
+        if pid in self.ranks:
+            return f"rank {self.ranks[pid]}"
+        rank = self._rank_above(parent)
+        if rank is None:
+            return "engine" if pid == self.engine_pgid else f"process {pid}"
+        taken = {process.subject for process in self.known.values()}
+        return next(
+            name for slot in range(len(taken) + 1) if (name := f"rank {rank} worker {slot}") not in taken
+        )
+
+    def _rank_above(self, pid: int) -> int | None:
+        """The rank that a process is or is below."""
+        while pid not in self.ranks and pid in self.known:
+            pid = self.known[pid].parent
+        return self.ranks.get(pid)
+
+    def _read_ranks(self) -> None:
+        """Read the file of ranks; when it has changed, every process is looked at and named anew."""
+        if self.rank_pids is None:
+            return
+        try:
+            text = Path(self.rank_pids).read_text()
+        except OSError:
+            return  # not there yet
+        whole_lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may still be in writing
+        pairs = [line.split() for line in whole_lines]
+        ranks = {int(pair[1]): int(pair[0]) for pair in pairs if len(pair) == 2 and "".join(pair).isdecimal()}
+        if ranks != self.ranks:
+            self.ranks = ranks
+            self._others.clear()
+            for process in self.known.values():
+                os.close(process.stat)
+            self.known.clear()
+
+
+def _fields(stat: int) -> list[bytes] | None:
+    """Fields of a stat file after the command's name (which may hold anything); None once it has ended."""
+    try:
+        text = os.pread(stat, 4096, 0)
+    except OSError:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()
+    return fields if fields and fields[0] not in (b"Z", b"X") else None
+
+
+def _ticks(fields: list[bytes]) -> int:
+    return int(fields[11]) + int(fields[12])

@@ -1,0 +1,132 @@
+"""The sampler process of a node: beside the ranks and never inside one, 10 times a second.
+
+It loads no torch and takes no lock. It ends when it is told to, or when its parent is gone. Each
+reader is held to 1 % of a core: one that costs more is read less often.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from bench import plugins
+
+PERIOD_S = 0.1
+CPU_SHARE = 0.01  # of a core, a reader
+BURST_S = 0.1  # CPU time a reader may be ahead of its share: the first look at every process costs most
+
+# (subject, measure) -> value. Subjects: node, rank 0, rank 0 worker 1, engine, eth0, a device's UUID.
+Readings = dict[tuple[str, str], float | None]
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sampler process watches, and where it writes."""
+
+    out: str  # one JSON line a reading
+    parent_pid: int
+    engine_pgid: int | None = None  # process group or session of the processes to watch
+    rank_pids: str | None = None  # a file with a line "rank pid" for each rank; may appear later
+    device_uuids: tuple[str, ...] = ()
+    period_s: float = PERIOD_S
+    samplers: tuple[str, ...] = ()
+
+
+class Reader(Protocol):
+    """What a sampler plug-in opens. `reasons`: "subject/measure", or the sampler's name -> why it is null."""
+
+    reasons: dict[str, str]
+
+    def read(self, now_s: float) -> Readings:
+        """Values at `now_s` (CLOCK_MONOTONIC); None for what could not be read."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler plug-in: `open(watch)` is called once, in the sampler process."""
+
+    summary: str
+    open: Callable[[Watch], Reader]
+
+
+class Line(msgspec.Struct, frozen=True, array_like=True):
+    """One reading as written: its time, its values, and the reasons that are new."""
+
+    time_s: float
+    values: list[tuple[str, str, float | None]]
+    reasons: dict[str, str] = {}
+
+
+@dataclass
+class Turn:
+    """A reader, and when it may be read next."""
+
+    name: str
+    reader: Reader | None = None
+    due_s: float = 0.0
+    spent_s: float = 0.0
+    told: dict[str, str] = field(default_factory=dict)
+
+    def take(self, watch: Watch, began_s: float) -> Line:
+        """Read once. Whatever goes wrong is a reason in the line."""
+        now_s, cpu_s = time.monotonic(), time.thread_time()
+        values, reasons = read_once(self, watch, now_s)
+        new = {key: reason for key, reason in reasons.items() if key not in self.told}
+        self.told |= new
+        self.spent_s += time.thread_time() - cpu_s
+        self.due_s = max(now_s + watch.period_s, began_s + (self.spent_s - BURST_S) / CPU_SHARE)
+        return Line(now_s, [(subject, measure, value) for (subject, measure), value in values.items()], new)
+
+
+def read_once(turn: Turn, watch: Watch, now_s: float) -> tuple[Readings, dict[str, str]]:
+    """Values and reasons of one reader, which is opened when it is first read."""
+    try:
+        if turn.reader is None:
+            turn.reader = plugins.load("samplers", turn.name).open(watch)
+        return turn.reader.read(now_s), turn.reader.reasons
+    except Exception as error:  # noqa: BLE001 - one broken reader must not end the others
+        return {}, {turn.name: f"{type(error).__name__}: {plugins.clip(str(error), 200)}"}
+
+
+def main() -> None:
+    """Sample until a line or the end of standard input, or until the parent is gone. argv[1]: a Watch as JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch = msgspec.json.decode(sys.argv[1], type=Watch)
+    with open(watch.out, "ab", buffering=0) as out:
+        sample(watch, out)
+
+
+def sample(watch: Watch, out: BinaryIO) -> None:
+    """The loop: every reader in its turn, one line a reading, each line one write."""
+    began_s = time.monotonic()
+    turns = [Turn(name) for name in watch.samplers]
+    own = Turn("sampler", OwnCost())
+    while os.getppid() == watch.parent_pid:
+        for turn in [*turns, own]:
+            if turn.due_s <= time.monotonic():
+                line = turn.take(watch, began_s)
+                if line.values or line.reasons:
+                    out.write(msgspec.json.encode(line) + b"\n")
+        wait_s = min(turn.due_s for turn in [*turns, own]) - time.monotonic()
+        if select.select([sys.stdin], [], [], max(0.0, wait_s))[0]:
+            return
+
+
+class OwnCost:
+    """What the sampler itself takes, so that its cost is on record."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        self._last: tuple[float, float] | None = None  # loading code is not counted
+
+    def read(self, now_s: float) -> Readings:
+        """CPU of this process since the last reading, in percent of one core."""
+        before, self._last = self._last, (now_s, time.process_time())
+        if before is None:
+            return {}
+        return {("sampler", "cpu_percent"): 100 * (self._last[1] - before[1]) / (now_s - before[0])}

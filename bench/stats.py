@@ -1,0 +1,212 @@
+"""Arrays in, numbers out. Throughputs are compared as logarithms: a difference of logs is a ratio.
+
+The launch is the unit of inference: every function takes one value a launch (or a block), never steps.
+An interval is Student's t; with one launch there is none. No bootstrap: under 20 launches it is too narrow.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.answers import Interval, Verdict
+
+DELTA = 0.02  # margin: smaller differences do not matter
+DECIDABLE = 3  # launches a side below which no verdict is given
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean of logs: its standard error, degrees of freedom and number of launches (the smaller side's)."""
+
+    mean: float
+    error: float | None
+    freedom: float
+    n: int
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """The estimate and its t interval, exponentiated; without limits where n = 1."""
+        if self.error is None:
+            return Interval(value=math.exp(self.mean), low=None, high=None, n=self.n)
+        half = quantile((1 + level) / 2, self.freedom) * self.error
+        low, high = math.exp(self.mean - half), math.exp(self.mean + half)
+        return Interval(value=math.exp(self.mean), low=low, high=high, n=self.n)
+
+    @property
+    def p_value(self) -> float | None:
+        """Two-sided p of "no difference", or None where n = 1."""
+        from scipy.special import stdtr
+
+        if self.error is None:
+            return None
+        if self.error == 0:
+            return 0.0 if self.mean else 1.0
+        return float(2 * stdtr(self.freedom, -abs(self.mean) / self.error))
+
+
+def mean(logs: ArrayLike) -> Estimate:
+    """The mean of logs of one value a launch: mean ± t s / sqrt(n)."""
+    y = np.asarray(logs, float)
+    error = float(y.std(ddof=1) / math.sqrt(len(y))) if len(y) > 1 else None
+    return Estimate(mean=float(y.mean()), error=error, freedom=len(y) - 1, n=len(y))
+
+
+def mean_interval(logs: ArrayLike, level: float = LEVEL) -> Interval:
+    """The geometric mean of what `logs` are the logarithms of, with its interval."""
+    return mean(logs).interval(level)
+
+
+def paired_interval(differences: ArrayLike, level: float = LEVEL) -> Interval:
+    """The ratio whose log is the mean of `differences`, one a block (paired t)."""
+    return mean_interval(differences, level)
+
+
+def welch(a: ArrayLike, b: ArrayLike) -> Estimate:
+    """mean(b) - mean(a) of logs from launches that are not paired (Welch-Satterthwaite)."""
+    x, y = np.asarray(a, float), np.asarray(b, float)
+    difference, n = float(y.mean() - x.mean()), min(len(x), len(y))
+    if n < 2:
+        return Estimate(mean=difference, error=None, freedom=0, n=n)
+    u, v = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
+    if u + v == 0:
+        return Estimate(mean=difference, error=0.0, freedom=len(x) + len(y) - 2, n=n)
+    freedom = (u + v) ** 2 / (u**2 / (len(x) - 1) + v**2 / (len(y) - 1))
+    return Estimate(mean=difference, error=math.sqrt(u + v), freedom=float(freedom), n=n)
+
+
+def verdict(estimate: Estimate, delta: float = DELTA, significant: bool = True) -> Verdict:
+    """The word for a difference of log throughputs, b against a.
+
+    Interval above +delta: faster; below -delta: slower; 90 % interval inside ±delta: equivalent;
+    excludes 0 but crosses delta: small change; else, and with fewer than 3 launches, inconclusive. The margin
+    is ±ln(1 + delta), so exchanging a and b exchanges faster and slower. `significant` False (a
+    correction for many comparisons) rules out every word that claims a difference.
+    """
+    if estimate.error is None or estimate.n < DECIDABLE:
+        return "inconclusive"
+    margin = math.log1p(delta)
+    half = quantile((1 + LEVEL) / 2, estimate.freedom) * estimate.error
+    narrow = quantile(0.95, estimate.freedom) * estimate.error
+    if abs(estimate.mean) + narrow < margin:
+        return "equivalent"
+    if not significant or half >= abs(estimate.mean):
+        return "inconclusive"
+    if abs(estimate.mean) - half > margin:
+        return "faster" if estimate.mean > 0 else "slower"
+    return "small change"
+
+
+def smallest_visible(estimate: Estimate, power: float = 0.8) -> float | None:
+    """The smallest relative effect that as many launches would have shown, with this power.
+
+    exp((t(0.975) + t(power)) SE) - 1: the usual minimum detectable effect. None where n = 1.
+    """
+    if estimate.error is None:
+        return None
+    reach = quantile((1 + LEVEL) / 2, estimate.freedom) + quantile(power, estimate.freedom)
+    return math.expm1(reach * estimate.error)
+
+
+def launches_to_decide(s: float, effect: float, delta: float = DELTA, cap: int = 200) -> int | None:
+    """Launches until a verdict other than "inconclusive" is to be expected, or None past the cap.
+
+    `s` is the standard deviation of the log differences, `effect` their mean: the fewest n at which
+    the 95 % interval excludes 0 or the 90 % interval fits inside ±delta.
+    """
+    margin = math.log1p(delta)
+    for n in range(DECIDABLE, cap + 1):
+        error = s / math.sqrt(n)
+        excludes = quantile((1 + LEVEL) / 2, n - 1) * error < abs(effect)
+        inside = abs(effect) + quantile(0.95, n - 1) * error < margin
+        if excludes or inside:
+            return n
+    return None
+
+
+def holm(p: ArrayLike) -> NDArray[np.float64]:
+    """Holm's adjusted p values: no false alarm in the family (Holm 1979). For gates."""
+    values = np.asarray(p, float)
+    order = np.argsort(values)
+    steps = values[order] * np.arange(len(values), 0, -1)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return adjusted
+
+
+def benjamini_hochberg(p: ArrayLike, q: float = 0.05) -> NDArray[np.bool_]:
+    """Which hypotheses to reject so that a share q of them is wrong on average (1995). For matrices."""
+    values = np.asarray(p, float)
+    count = len(values)
+    order = np.argsort(values)
+    below = np.flatnonzero(values[order] <= q * np.arange(1, count + 1) / max(count, 1))
+    rejected = np.zeros(count, bool)
+    if len(below):
+        rejected[order[: below[-1] + 1]] = True
+    return rejected
+
+
+def bimodal(values: ArrayLike) -> bool:
+    """Do launches fall in two groups, with a gap between them that one group would not show?
+
+    The widest gap between neighbours is compared with the standard deviation inside the two groups it
+    makes. The threshold 2 + 14 / (n - 4) flags 1 % of normal samples (simulated, n = 5 to 30). Below 5
+    launches: False.
+    """
+    x = np.sort(np.asarray(values, float))
+    if len(x) < 5:
+        return False
+    gaps = np.diff(x)
+    cut = int(np.argmax(gaps)) + 1
+    inside = sum(float(((part - part.mean()) ** 2).sum()) for part in (x[:cut], x[cut:]))
+    return bool(gaps[cut - 1] > (2 + 14 / (len(x) - 4)) * math.sqrt(inside / (len(x) - 2)))
+
+
+def tukey_outliers(values: ArrayLike) -> NDArray[np.bool_]:
+    """Which values lie more than 1.5 quartile ranges outside the quartiles (Tukey 1977)."""
+    x = np.asarray(values, float)
+    low, high = np.quantile(x, [0.25, 0.75]) if len(x) else (0.0, 0.0)
+    reach = 1.5 * (high - low)
+    return (x < low - reach) | (x > high + reach)
+
+
+def karp_flatt(speedup: float, devices: float) -> float | None:
+    """Experimentally determined serial fraction of strong scaling (Karp & Flatt 1990); None for 1 device."""
+    return None if devices <= 1 else (1 / speedup - 1 / devices) / (1 - 1 / devices)
+
+
+def gustafson(efficiency: float, devices: float) -> float | None:
+    """Serial fraction of weak scaling (Gustafson 1988), from N E = N - s (N - 1); None for 1 device."""
+    return None if devices <= 1 else (devices - devices * efficiency) / (devices - 1)
+
+
+def knee(levels: Sequence[int], values: Sequence[float], noise: float = DELTA) -> int:
+    """The smallest level whose value lies within `noise` (relative) of the best."""
+    best = max(values)
+    return min(level for level, value in zip(levels, values, strict=True) if value >= best * (1 - noise))
+
+
+def collective_cost(durations: ArrayLike) -> tuple[float, NDArray[np.float64]]:
+    """What one collective cost, and how long each rank waited in it: the last to arrive waits least."""
+    times = np.asarray(durations, float)
+    return float(times.min()), times - times.min()
+
+
+def late_rank_wait(backward: ArrayLike, rest: ArrayLike) -> NDArray[np.float64]:
+    """How much of each rank's backward is waiting for a rank that came later to the gradient exchange.
+
+    `rest` is each rank's time outside backward; a rank waits as long as the latest one takes longer.
+    """
+    others = np.asarray(rest, float)
+    return np.minimum(np.asarray(backward, float), others.max() - others)
+
+
+@cache
+def quantile(p: float, freedom: float) -> float:
+    """Student's t quantile. (scipy.stats takes a second to import; its kernel does not.)"""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, p))

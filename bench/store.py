@@ -1,0 +1,288 @@
+"""Every path and file under results/: one folder a study.
+
+    study.json                 StudyHeader, written whole
+    launches.jsonl             one LaunchRecord a line, only ever appended to
+    steps/<launch>.parquet     every recorded step of every rank
+    telemetry/<launch>.parquet what was sampled beside the ranks
+    logs/<launch>/<rank>.log   what the ranks printed
+
+No NaN reaches a file: JSON has null in its place (msgspec), and so has the Parquet (`finite`).
+"""
+
+import contextlib
+import fcntl
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.errors import UsageError
+from bench.records import PHASES, SCHEMA, LaunchRecord, RankTrace, StudyHeader
+
+RESULTS = Path("results")
+HEADER = "study.json"
+LAUNCHES = "launches.jsonl"
+
+_records = msgspec.json.Decoder(LaunchRecord)
+
+
+class _Version(msgspec.Struct):
+    schema: int = SCHEMA
+
+
+class Broken(NamedTuple):
+    """A line of launches.jsonl that is no record: its number, from 1, and what is wrong with it."""
+
+    line: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class Store:
+    """One study on disk. `root` is its folder; its name is the study's."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """The study's name: that of its folder."""
+        return self.root.name
+
+    @property
+    def header_path(self) -> Path:
+        """study.json."""
+        return self.root / HEADER
+
+    @property
+    def launches_path(self) -> Path:
+        """launches.jsonl."""
+        return self.root / LAUNCHES
+
+    def steps_path(self, launch: str) -> Path:
+        """The Parquet file of a launch's steps."""
+        return self.root / "steps" / f"{launch}.parquet"
+
+    def telemetry_path(self, launch: str) -> Path:
+        """The Parquet file of a launch's telemetry; its folder is made."""
+        folder = self.root / "telemetry"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{launch}.parquet"
+
+    def log_dir(self, launch: str) -> Path:
+        """The folder of a launch's logs, one file a rank; it is made."""
+        folder = self.root / "logs" / launch
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def create(self, header: StudyHeader, resume: bool = False) -> None:
+        """Write study.json whole. With `resume` an existing study is taken over, its header rewritten.
+
+        Raises UsageError for a folder that holds a study already, or something else.
+        """
+        if self.header_path.exists():
+            if not resume:
+                raise UsageError(
+                    f"{self.root}: holds a study already; go on with it by --resume, or give another name by -o"
+                )
+        elif self.root.exists() and any(path.name != ".lock" for path in self.root.iterdir()):
+            raise UsageError(
+                f"{self.root}: is in use, but not by a study ({HEADER} is missing); give another name"
+            )
+        self.root.mkdir(parents=True, exist_ok=True)
+        data = msgspec.json.format(msgspec.json.encode(header))
+        _decode_header(data, self.header_path)
+        _replace(self.header_path, data + b"\n")
+
+    def header(self) -> StudyHeader:
+        """study.json. Raises UsageError where it is missing, broken, edited or of a newer version."""
+        try:
+            data = self.header_path.read_bytes()
+        except FileNotFoundError:
+            raise UsageError(_not_a_study(self.root)) from None
+        except OSError as error:
+            raise UsageError(f"{self.header_path}: {error.strerror}") from None
+        return _decode_header(data, self.header_path)
+
+    def append(self, record: LaunchRecord) -> None:
+        """Add one launch, in one write, flushed to the disk. A partial last line is closed first."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        handle = os.open(self.launches_path, flags, 0o666)
+        try:
+            size = os.fstat(handle).st_size
+            partial = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            line = b"\n" * partial + _encode(record) + b"\n"
+            if os.write(handle, line) != len(line):
+                raise OSError(f"{self.launches_path}: the disk took only part of a record")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read(self) -> Iterator[LaunchRecord | Broken]:
+        """Every line in order: a record, or what is wrong with it.
+
+        Raises UsageError for a record that a newer version of the suite wrote.
+        """
+        if not self.launches_path.exists():
+            return
+        with self.launches_path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _decode_record(line, number, self.launches_path)
+
+    def records(self) -> tuple[list[LaunchRecord], int]:
+        """All whole records, and how many lines are none (cut short, or edited)."""
+        lines = list(self.read())
+        records = [line for line in lines if isinstance(line, LaunchRecord)]
+        return records, len(lines) - len(records)
+
+    def write_steps(self, launch: str, traces: Sequence[RankTrace]) -> None:
+        """steps/<launch>.parquet: one row a recorded step of a rank, in seconds, null where unknown.
+
+        No file is written where no rank left a trace.
+        """
+        if not traces:
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        path = self.steps_path(launch)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = pa.concat_tables([_steps_table(launch, trace) for trace in traces])
+        temporary = path.with_suffix(".tmp")
+        parquet.write_table(table, temporary)
+        temporary.replace(path)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the study for one conductor. Raises UsageError where another one holds it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"{self.root}: another run is writing this study; wait for it, or give another name by -o"
+                ) from None
+            yield
+
+
+def open_store(study: str | Path, results: Path = RESULTS) -> Store:
+    """The store of an existing study, by name or path. Raises UsageError where there is none."""
+    root = resolve(study, results)
+    if not (root / HEADER).is_file():
+        raise UsageError(_not_a_study(root))
+    return Store(root)
+
+
+def resolve(study: str | Path, results: Path = RESULTS) -> Path:
+    """The folder that `results/NAME`, `NAME` or any path to a study means; it need not exist."""
+    path = Path(study)
+    if path.name in (HEADER, LAUNCHES):
+        path = path.parent
+    if (path / HEADER).is_file() or len(path.parts) != 1:
+        return path
+    return results / path
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None where it is not a finite number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """JSON Schema of study.json, and of one line of launches.jsonl, by file name."""
+    types = {HEADER: StudyHeader, LAUNCHES: LaunchRecord}
+    return {name: {"$schema": _DIALECT, **msgspec.json.schema(kind)} for name, kind in types.items()}
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _not_a_study(root: Path) -> str:
+    if root.exists():
+        return f"{root}: not a study: {HEADER} is missing; name a folder that `scalemark run` has written"
+    known = sorted(path.parent.name for path in root.parent.glob(f"*/{HEADER}"))
+    return f"{root}: no such study; in {root.parent}: {', '.join(known) or 'none'}"
+
+
+def _decode_header(data: bytes, path: Path) -> StudyHeader:
+    try:
+        _refuse_newer(data, str(path))
+        header = msgspec.json.decode(data, type=StudyHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}; put the original file back, or run the study again") from None
+    for at, cell in enumerate(header.cells):
+        if not cell.id.startswith(cell.case.id):
+            raise UsageError(
+                f"{path}: `$.cells[{at}].id` {cell.id!r} does not belong to its settings ({cell.case.id}): the file "
+                "was edited; put the original back, or run the study again"
+            )
+    return header
+
+
+def _decode_record(line: bytes, number: int, path: Path) -> LaunchRecord | Broken:
+    try:
+        record = _records.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            _refuse_newer(line, f"{path}:{number}")
+        return Broken(number, str(error))
+    if record.schema > SCHEMA:
+        _refuse_newer(line, f"{path}:{number}")
+    return record
+
+
+def _refuse_newer(data: bytes, where: str) -> None:
+    found = msgspec.json.decode(data, type=_Version).schema
+    if found > SCHEMA:
+        raise UsageError(
+            f"{where}: schema {found}, and this scalemark reads up to {SCHEMA}; install a newer scalemark to read it"
+        )
+
+
+def _encode(record: LaunchRecord) -> bytes:
+    """One line that can be read back: a window that holds no finite number is no window."""
+    line = msgspec.json.encode(record)
+    try:
+        _records.decode(line)
+    except msgspec.ValidationError:
+        marks = (*record.marks, "window not finite")
+        line = msgspec.json.encode(msgspec.structs.replace(record, window=None, marks=marks))
+    return line
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _steps_table(launch: str, trace: RankTrace) -> Any:
+    import pyarrow as pa
+
+    count = len(trace.step_s)
+    first = trace.cut.first if trace.cut else count
+    seconds = {"step_s": trace.step_s, **{f"{phase}_s": trace.phases_s.get(phase) for phase in PHASES}}
+    return pa.table(
+        {
+            "launch": pa.array([launch] * count, pa.string()),
+            "rank": pa.array([trace.rank] * count, pa.int32()),
+            "step": pa.array(range(count), pa.int32()),
+            **{name: pa.array(_column(values, count), pa.float64()) for name, values in seconds.items()},
+            "samples": pa.array(trace.samples[:count] or [None] * count, pa.int32()),
+            "in_window": pa.array([step >= first for step in range(count)], pa.bool_()),
+        }
+    )
+
+
+def _column(values: Sequence[float] | None, count: int) -> list[float | None]:
+    """One value a step; a rank that failed inside a step leaves the last phases short."""
+    known = [finite(value) for value in values or ()][:count]
+    return known + [None] * (count - len(known))

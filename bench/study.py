@@ -1,0 +1,300 @@
+"""The conductor: randomised complete blocks of launches, one record each, until the intervals are narrow.
+
+Each block runs every cell that is still open once, in a random order, with an engine and a fork server
+of its own. A cell closes when its interval is as narrow as wanted, at the cap, or when it keeps failing.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from bench import launch as launching
+from bench import plugins, summary
+from bench.environment import speed_variables
+from bench.failures import REMEDIES, Verdict
+from bench.launch import Engine, Progress, Result
+from bench.machine import Host, fingerprint
+from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
+from bench.records import Case, Cell, Launch, LaunchRecord
+from bench.stats import mean_interval
+from bench.store import Store
+from bench.telemetry import Recording, Telemetry, summarise, write_parquet
+
+HOPELESS = {"oom_device", "usage", "import_error", "batchnorm_single_value", "unused_parameters", "uneven_batches"}
+MAX_FAILURES = 2  # of one cell, in a row
+
+
+class Show(Protocol):
+    """What is told while a study runs."""
+
+    def block(self, block: int, cells: int) -> None: ...
+    def launching(self, cell: Cell, block: int) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+    def landed(self, record: LaunchRecord, left_s: float | None) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """When to stop. `budget_s` None: no limit on the time of the study."""
+
+    min_launches: int = MIN_LAUNCHES
+    max_launches: int = MAX_LAUNCHES
+    target: float = TARGET
+    budget_s: float | None = None
+    seed: int = 0
+    fail_fast: bool = False
+
+
+class Interrupted(Exception):
+    """A signal asked the study to stop; everything measured is on disk."""
+
+
+class Study:
+    """One run over a plan. `run()` returns when every cell has closed or the time is up."""
+
+    def __init__(self, plan: Plan, store: Store, host: Host, rules: Rules, show: Show) -> None:
+        self._plan, self._store, self._rules, self._show = plan, store, rules, show
+        self._host = host
+        self._fingerprint = fingerprint(host)
+        self._records: dict[str, list[LaunchRecord]] = {}
+        self._began = time.monotonic()
+        self._walls: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Run blocks. Raises Interrupted for SIGINT, SIGTERM or SIGHUP, with the running launch recorded."""
+        with self._store.lock(), _signals():
+            for record in self._store.records()[0]:
+                self._take(record)
+            for block in range(self._rules.max_launches):
+                cells = self._open_cells(block)
+                if cells and not self._time_for(cells, block):
+                    self._show.say(f"time budget of {self._rules.budget_s:.0f} s reached")
+                    break
+                if cells:
+                    self._block(block, cells)
+
+    def _open_cells(self, block: int) -> list[Cell]:
+        """Cells that this block still has to run, in its random order."""
+        cells = [
+            cell for cell in self._plan.runnable if not self._closed(cell.id) and block not in self._blocks(cell.id)
+        ]
+        random.Random(f"{self._rules.seed}/{block}").shuffle(cells)
+        return cells
+
+    def _blocks(self, cell: str) -> set[int]:
+        """Blocks in which a cell has a result, good or bad; what was interrupted is run again."""
+        return {r.block for r in self._records.get(cell, ()) if r.status != "interrupted"}
+
+    def _closed(self, cell: str) -> bool:
+        records = [r for r in self._records.get(cell, ()) if r.status != "interrupted"]
+        failed = [r for r in records[-MAX_FAILURES:] if r.status != "ok"]
+        if len(failed) == MAX_FAILURES or any(r.reason in HOPELESS for r in failed):
+            return True
+        good = [r for r in records if r.status == "ok"]
+        return len(good) >= self._rules.max_launches or self._converged(good)
+
+    def _converged(self, good: Sequence[LaunchRecord]) -> bool:
+        y = [np.log(r.window.samples_per_s) for r in good if r.window and r.window.samples_per_s]
+        if len(y) < self._rules.min_launches:
+            return False
+        value, low, high = mean_interval(np.array(y))
+        return low is not None and high is not None and (high - low) / 2 / value <= self._rules.target
+
+    def _time_for(self, cells: Sequence[Cell], block: int) -> bool:
+        """Whether a whole block fits the time that is left; the first block always runs."""
+        budget = self._rules.budget_s
+        if budget is None or block == 0 or not self._walls:
+            return True
+        return time.monotonic() - self._began + self._expected_s(cells) <= budget
+
+    def _expected_s(self, cells: Sequence[Cell]) -> float:
+        return sum(self._walls.get(cell.id, self._plan.estimates[cell.id].seconds) for cell in cells) + 4.0
+
+    def _block(self, block: int, cells: Sequence[Cell]) -> None:
+        self._show.block(block, len(cells))
+        self._store.root.joinpath("logs").mkdir(exist_ok=True)
+        with Engine(self._store.root / "logs" / f"engine-b{block:02d}.log") as engine:
+            for order, cell in enumerate(cells):
+                self._show.launching(cell, block)
+                record = self._launch(engine, cell, block, order)
+                self._take(record)
+                left = self._left_s(block, cells[order + 1 :])
+                self._show.landed(record, left)
+                if record.status == "interrupted":
+                    raise Interrupted
+                if self._rules.fail_fast and record.status != "ok":
+                    raise Interrupted
+
+    def _launch(self, engine: Engine, cell: Cell, block: int, order: int) -> LaunchRecord:
+        """One launch and its record, on disk when this returns."""
+        name = self._name(cell, block)
+        began = time.monotonic()
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        strategy: plugins.Strategy = plugins.load("strategies", cell.case.strategy)
+        processes = cell.case.ranks if strategy.collective else 1
+        telemetry, recording, result = None, None, None
+        interrupted = False
+        with launching.scratch_folder() as scratch:
+            pids = scratch / "pids"
+            telemetry = Telemetry(engine.pgid, rank_pids=pids, device_uuids=self._uuids()).start()
+            try:
+                launch = self._describe(cell, name, block, order, str(scratch))
+                result = launching.run(engine, launch, processes, self._show.progress, pids)
+            except KeyboardInterrupt:
+                interrupted = True
+                engine.kill()
+            finally:
+                recording = telemetry.stop()
+        self._keep(name, result, recording)
+        record = self._record(cell, name, block, order, result, recording, processes)
+        record = msgspec.structs.replace(
+            record,
+            started_at=started_at,
+            wall_s=time.monotonic() - began,
+            **({"status": "interrupted", "reason": "interrupted", "detail": "stopped by a signal"} if interrupted else {}),
+        )
+        self._store.append(_with_overhead(record, result))
+        return record
+
+    def _describe(self, cell: Cell, name: str, block: int, order: int, scratch: str) -> Launch:
+        return Launch(
+            launch=name,
+            case=cell.case,
+            block=block,
+            order=order,
+            scratch=scratch,
+            logs=str(self._store.log_dir(name).resolve()),
+            conductor_pid=os.getpid(),
+            devices=self._plan.devices,
+            oversubscribed=self._oversubscribed(cell.case),
+            seed=self._rules.seed,
+        )
+
+    def _name(self, cell: Cell, block: int) -> str:
+        """b03-ddp-n2-...-hash, with r1, r2, ... where an interrupted launch is run again."""
+        tries = sum(r.block == block for r in self._records.get(cell.id, ()))
+        return f"b{block:02d}-{cell.id}" + (f"-r{tries}" if tries else "")
+
+    def _keep(self, name: str, result: Result | None, recording: Recording) -> None:
+        if result is not None:
+            self._store.write_steps(name, result.traces)
+        if recording.rows["time_s"]:
+            write_parquet(self._store.telemetry_path(name), recording.rows)
+
+    def _record(
+        self, cell: Cell, name: str, block: int, order: int,
+        result: Result | None, recording: Recording, processes: int,
+    ) -> LaunchRecord:  # fmt: skip
+        traces = result.traces if result else ()
+        failure = result.failure if result else None
+        window = summary.window(traces) if result and not failure else None
+        ranks = tuple(summary.rank_summary(trace) for trace in sorted(traces, key=lambda t: t.rank))
+        telemetry = summarise(recording.rows, recording.summary.reasons, *_span_s(traces))
+        effective = next((trace.effective for trace in traces if trace.effective), None)
+        return LaunchRecord(
+            launch=name,
+            cell=cell.id,
+            block=block,
+            order=order,
+            status="ok" if window else "timeout" if result and result.timed_out else "failed",
+            **_why(failure, window is not None),
+            requested=cell.case,
+            clock=traces[0].clock if traces else None,
+            window=window,
+            phases_s=summary.mean_phases(ranks) if window else {},
+            first_step_s=_max(trace.first_step_s for trace in traces),
+            first_batch_s=_max(trace.first_batch_s for trace in traces),
+            implementation=effective.implementation if effective else None,
+            marks=self._marks(cell.case, effective),
+            mismatches=summary.mismatches(cell.case, processes, traces) if window else (),
+            ranks=ranks,
+            telemetry=telemetry.measures,
+            telemetry_reasons=telemetry.reasons,
+            environment=speed_variables(os.environ),
+            fingerprint=self._fingerprint,
+        )
+
+    def _marks(self, case: Case, effective: Any) -> tuple[str, ...]:
+        marks = list(effective.stand_ins) if effective else []
+        if self._oversubscribed(case):
+            marks.append(f"oversubscribed: {case.devices} ranks on {len(self._host.devices)} devices")
+        needed = case.devices * (case.threads or 1)
+        if not self._host.devices and needed > self._host.cpus_usable:
+            marks.append(f"oversubscribed: {needed} threads on {self._host.cpus_usable} CPUs")
+        return tuple(marks)
+
+    def _oversubscribed(self, case: Case) -> bool:
+        slots = len(self._plan.devices) if self._plan.devices else len(self._host.devices)
+        return bool(self._host.devices) and case.devices > slots
+
+    def _uuids(self) -> tuple[str, ...]:
+        return tuple(device.uuid for device in self._host.devices if device.uuid)
+
+    def _take(self, record: LaunchRecord) -> None:
+        self._records.setdefault(record.cell, []).append(record)
+        if record.wall_s and record.status != "interrupted":
+            self._walls[record.cell] = record.wall_s
+
+    def _left_s(self, block: int, rest: Sequence[Cell]) -> float:
+        """Expected time to the end: this block's rest, then blocks up to the fewest launches, within the budget."""
+        left = self._expected_s(rest)
+        for later in range(block + 1, self._rules.min_launches):
+            left += self._expected_s([c for c in self._plan.runnable if later not in self._blocks(c.id)])
+        if self._rules.budget_s is not None:
+            left = min(left, max(0.0, self._rules.budget_s - (time.monotonic() - self._began)))
+        return left
+
+
+def _why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
+    if failure is not None:
+        return {
+            "reason": failure.reason,
+            "detail": f"{failure.detail}; {REMEDIES[failure.reason]}" if failure.reason in REMEDIES else failure.detail,
+            "first_rank": failure.first_rank,
+            "signal": failure.signal,
+        }
+    return {} if ok else {"reason": "exception", "detail": "the ranks left no window"}
+
+
+def _with_overhead(record: LaunchRecord, result: Result | None) -> LaunchRecord:
+    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps."""
+    if record.window is None or record.wall_s is None or result is None:
+        return record
+    steps_s = max(sum(trace.step_s) for trace in result.traces)
+    return msgspec.structs.replace(record, overhead_s=record.wall_s - steps_s)
+
+
+def _span_s(traces: Sequence[Any]) -> tuple[float | None, float | None]:
+    """The steady window of the launch in seconds of CLOCK_MONOTONIC, where the ranks have one."""
+    starts = [t.window_start_ns for t in traces if t.window_start_ns]
+    ends = [t.window_end_ns for t in traces if t.window_end_ns]
+    return (min(starts) / 1e9 if starts else None, max(ends) / 1e9 if ends else None)
+
+
+def _max(values: Iterator[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a study as Ctrl-C does."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,216 @@
+"""A suite: TOML with [case], [base], [matrix] and [[exclude]], or a list of parts; expanded into cases.
+
+`auto` stands for what fits the host: the model, its data, its batch, the rank counts, the worker counts.
+"""
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import plugins
+from bench.case import Case
+from bench.errors import UsageError
+from bench.machine import Host, device_kind, slots
+
+FIELDS = Case.__struct_fields__
+TABLES = ("case", "base", "matrix", "exclude", "title", "parts")
+ARGS = ("model_args", "data_args")
+MAX_CELLS = 10_000
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """A named set of cells, before the host is known. Levels of `matrix` are lists or "auto"."""
+
+    name: str
+    title: str = ""
+    case: dict[str, Any] = {}
+    base: dict[str, Any] | None = None
+    matrix: dict[str, Any] = {}
+    exclude: tuple[dict[str, Any], ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+def load(name_or_path: str) -> Suite:
+    """A built-in suite by name, or one from a TOML file. Raises UsageError for anything wrong in it."""
+    path = Path(name_or_path)
+    if name_or_path in plugins.names("suites"):
+        path = Path(__file__).parent / "suites" / f"{name_or_path}.toml"
+    elif path.suffix != ".toml":
+        raise UsageError(plugins.unknown("suite", name_or_path, plugins.names("suites")) + "; or a file.toml")
+    return _parse(path)
+
+
+def _parse(path: Path) -> Suite:
+    try:
+        text = path.read_bytes().decode()
+        raw = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"suite {path}: cannot be read ({error.strerror}); give a suite's name or a TOML file") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"suite {path}: not TOML: {plugins.clip(str(error), 200)}") from None
+    for key in raw:
+        if key not in TABLES:
+            raise UsageError(plugins.unknown(f"suite {path}", key, TABLES))
+    try:
+        suite = msgspec.convert({"name": path.stem, **raw}, Suite)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"suite {path}: {error}") from None
+    for part in suite.parts:
+        plugins.check_name("suites", part, where=f"suite {path}: parts: ")
+    for where, table in _tables(suite):
+        for field in table:
+            _check_field(f"suite {path}: {where}", field)
+    return suite
+
+
+def _tables(suite: Suite) -> list[tuple[str, dict[str, Any]]]:
+    excludes = [("[[exclude]]", table) for table in suite.exclude]
+    return [("[case]", suite.case), ("[base]", suite.base or {}), ("[matrix]", suite.matrix), *excludes]
+
+
+def _check_field(where: str, field: str) -> None:
+    head, dot, _ = field.partition(".")
+    if (field not in FIELDS and not dot) or (dot and head not in ARGS):
+        raise UsageError(plugins.unknown(where, field, FIELDS))
+
+
+def override(suite: Suite, sets: Sequence[str]) -> Suite:
+    """The suite with `axis=v1,v2` applied: several values make or replace an axis, one value sets it."""
+    case, matrix, base = dict(suite.case), dict(suite.matrix), dict(suite.base or {})
+    for text in sets:
+        field, equals, values = text.partition("=")
+        field = field.strip()
+        if not equals or not values.strip():
+            raise UsageError(f"--set {plugins.clip(text)!r}: write axis=value or axis=v1,v2")
+        _check_field("--set", field)
+        levels = [_scalar(value.strip()) for value in values.split(",")]
+        matrix.pop(field, None)
+        if field not in ("strategy", "ranks", "nodes", "sync_bn", "backend"):
+            base.pop(field, None)
+        if len(levels) == 1:
+            case[field] = levels[0]
+        else:
+            case.pop(field, None)
+            matrix[field] = levels
+    return msgspec.structs.replace(
+        suite, case=case, matrix=matrix, base=base if suite.base is not None else None
+    )
+
+
+def _scalar(text: str) -> Any:
+    """true, 12, 0.5, none or a word."""
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        value = tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def expand(suite: Suite, host: Host, nproc: int | None = None) -> list[Case]:
+    """All cases of a suite on this host, base first, each once. Excluded combinations are gone.
+
+    `nproc` is the largest rank count that `auto` goes up to (default: the device slots of the host).
+    """
+    limit = nproc or slots(host)
+    axes = {field: _levels(field, levels, host, limit) for field, levels in suite.matrix.items()}
+    count = 1
+    for levels in axes.values():
+        count *= max(len(levels), 1)
+    if count > MAX_CELLS:
+        raise UsageError(f"suite {suite.name}: {count} cells; at most {MAX_CELLS}: give fewer levels")
+    tables = [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*axes.values())]
+    tables = [t for t in tables if not any(_matches(suite.case | t, gone) for gone in suite.exclude)]
+    if suite.base is not None:
+        free = {k: v for k, v in axes.items() if k not in suite.base and k not in _of_strategy(axes)}
+        combinations = itertools.product(*free.values())
+        tables = [dict(zip(free, c, strict=True)) | suite.base for c in combinations] + tables
+    cases = [_case(suite, suite.case | table, host) for table in tables]
+    return list({case.id: case for case in cases}.values())
+
+
+def factors(suites: Sequence[Suite], cases: Sequence[Case]) -> dict[str, tuple[Any, ...]]:
+    """The fields that differ between the cases, with their levels in order of appearance."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for field in FIELDS:
+        if field not in ARGS:
+            levels = dict.fromkeys(getattr(case, field) for case in cases)
+            if len(levels) > 1:
+                found[field] = tuple(levels)
+    return found
+
+
+def doubling(limit: int) -> list[int]:
+    """1, 2, 4, ... and the limit itself."""
+    counts = [2**k for k in range(limit.bit_length()) if 2**k <= limit]
+    return counts if counts[-1] == limit else [*counts, limit]
+
+
+def _of_strategy(axes: Mapping[str, Any]) -> set[str]:
+    """Axes the base does not have: it is one device without a wrapper."""
+    return {"strategy", "ranks", "nodes", "sync_bn", "backend"} & set(axes)
+
+
+def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
+    if levels == "auto" and field == "ranks":
+        return doubling(limit)
+    if levels == "auto" and field == "num_workers":
+        return [n for n in (0, 1, 2, 4, 8, 16) if n <= host.cpus_usable]
+    if not isinstance(levels, list):
+        levels = [levels]
+    if not levels:
+        raise UsageError(f"[matrix] {field}: an empty list; give at least one level")
+    return list(dict.fromkeys(levels))
+
+
+def _matches(table: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
+    return all(key in table and table[key] == value for key, value in pattern.items())
+
+
+def _case(suite: Suite, table: dict[str, Any], host: Host) -> Case:
+    """One case with `auto` filled in. Raises UsageError where a value has the wrong type or range."""
+    table = _nested(table)
+    gpu = device_kind(host) != "cpu"
+    if table.get("model", "auto") == "auto":
+        table["model"] = "resnet50" if gpu else "resnet-small"
+    if table.get("batch", "auto") == "auto":
+        table["batch"] = 64 if gpu else 8
+    if table.get("data", "auto") == "auto":
+        table["data"] = _data_for(table["model"])
+    if table.get("ranks") == "auto":
+        table["ranks"] = slots(host)
+    try:
+        return msgspec.convert(table, Case)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"suite {suite.name}: {_told(error)}") from None
+
+
+def _nested(table: dict[str, Any]) -> dict[str, Any]:
+    """`model_args.width = 8` as part of the table `model_args`."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        head, dot, tail = key.partition(".")
+        if dot:
+            out[head] = {**out.get(head, table.get(head, {})), tail: value}
+        else:
+            out.setdefault(key, value)
+    return out
+
+
+def _data_for(model: str) -> str:
+    """Photographs for image models; a model of the user's own brings its data set."""
+    if ":" in model:
+        return "own"
+    plugins.check_name("models", model)
+    plugin: plugins.Model = plugins.load("models", model)
+    return "photos" if plugin.image else "synthetic"
+
+
+def _told(error: msgspec.ValidationError) -> str:
+    text, _, path = str(error).partition(" - at `$.")
+    return f"{path.rstrip('`')}: {text}" if path else text

@@ -1,0 +1,202 @@
+"""What is measured beside the ranks: start the sampler process of a node, stop it, read what it left.
+
+The process itself is sampling.py.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import plugins
+from bench.machine import own_python
+from bench.sampling import PERIOD_S, Line, Watch
+
+STOP_S = 3.0  # a sampler stuck in a driver is not waited for
+
+Rows = dict[str, list[Any]]  # columns time_s (CLOCK_MONOTONIC), node, subject, measure, value
+
+
+class TelemetrySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Means and maxima by "subject/measure"; null with a reason where nothing was read."""
+
+    measures: dict[str, dict[str, float | None]] = {}  # -> {"mean": ..., "max": ...}
+    reasons: dict[str, str] = {}
+    readings: int = 0  # times at which anything but the sampler itself was read
+    span_s: float | None = None  # first to last reading
+
+    @property
+    def throttled(self) -> dict[str, list[str]]:
+        """By device: what held its clocks down at any time, idling aside."""
+        found: dict[str, list[str]] = {}
+        for key, stat in self.measures.items():
+            subject, _, measure = key.rpartition("/")
+            word = measure.removeprefix("throttle_")
+            if word != measure and word not in ("gpu_idle", "display_clocks") and stat["max"]:
+                found.setdefault(subject, []).append(word)
+        return found
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a sampler left: columns of equal length, and their summary."""
+
+    rows: Rows
+    summary: TelemetrySummary
+
+
+class Telemetry:
+    """The sampler of one node during one launch: `start`, then `stop` for what it saw. Never raises."""
+
+    def __init__(
+        self,
+        engine_pgid: int | None = None,
+        *,
+        rank_pids: str | os.PathLike[str] | None = None,
+        device_uuids: Iterable[str] = (),
+        node: int = 0,
+        period_s: float = PERIOD_S,
+        samplers: Iterable[str] | None = None,
+    ) -> None:
+        self.node = node
+        self._folder = tempfile.TemporaryDirectory(prefix="scalemark-telemetry-", ignore_cleanup_errors=True)
+        self._out, self._err = (Path(self._folder.name) / name for name in ("readings.jsonl", "errors"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trouble: str | None = "was not started"
+        self._watch = Watch(
+            out=str(self._out),
+            parent_pid=os.getpid(),
+            engine_pgid=engine_pgid,
+            rank_pids=None if rank_pids is None else str(rank_pids),
+            device_uuids=tuple(device_uuids),
+            period_s=period_s,
+            samplers=plugins.names("samplers") if samplers is None else tuple(samplers),
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """The sampler process, while it runs."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> "Telemetry":
+        """Start the sampler process; it is in a session of its own, so Ctrl-C does not end it early."""
+        command = own_python("from bench.sampling import main; main()")
+        command.append(msgspec.json.encode(self._watch).decode())
+        try:
+            with self._err.open("wb") as errors:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            self._trouble = None
+        except OSError as error:
+            self._trouble = f"did not start: {error}"
+        return self
+
+    def stop(self) -> Recording:
+        """End the sampler and return what it saw; what kept it from sampling is in the summary's reasons."""
+        if self._process:
+            self._trouble = _end(self._process) or self._trouble
+            self._process = None
+        rows, reasons = read_lines(self._out, self.node)
+        if self._trouble:
+            reasons["sampler"] = f"the sampler {self._trouble}{_last_line(self._err)}"
+        self._folder.cleanup()
+        return Recording(rows=rows, summary=summarise(rows, reasons))
+
+
+def _end(process: "subprocess.Popen[bytes]") -> str | None:
+    """Say stop, wait, kill; what was wrong in words, or None."""
+    assert process.stdin
+    with contextlib.suppress(OSError):  # it may have ended by itself
+        process.stdin.write(b"stop\n")  # a forked child may hold the other end open: closing is not enough
+        process.stdin.close()
+    try:
+        code = process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # not even a kill ends a process inside a driver
+            process.wait(STOP_S)
+        return "had to be killed: it was stuck"
+    return f"ended early with code {code}" if code else None
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f": {plugins.clip(lines[-1], 200)}" if lines else ""
+
+
+def read_lines(path: Path, node: int) -> tuple[Rows, dict[str, str]]:
+    """Rows and reasons of a sampler's file; a file that is missing or cut short gives what there is."""
+    rows: Rows = {"time_s": [], "node": [], "subject": [], "measure": [], "value": []}
+    reasons: dict[str, str] = {}
+    decoder = msgspec.json.Decoder(Line)
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        lines = []
+    for text in lines:
+        try:
+            line = decoder.decode(text)
+        except msgspec.DecodeError:
+            continue  # the sampler was killed in the middle of its last line
+        reasons |= line.reasons
+        for subject, measure, value in line.values:
+            row = (line.time_s, node, sys.intern(subject), sys.intern(measure), value)
+            for column, cell in zip(rows.values(), row, strict=True):
+                column.append(cell)
+    return rows, reasons
+
+
+def summarise(
+    rows: Rows, reasons: dict[str, str], begin_s: float | None = None, end_s: float | None = None
+) -> TelemetrySummary:
+    """Mean and maximum of every measure, between two times of CLOCK_MONOTONIC where they are given."""
+    values: dict[str, list[float]] = {}
+    times = set()
+    for time_s, subject, measure, value in zip(
+        rows["time_s"], rows["subject"], rows["measure"], rows["value"], strict=True
+    ):
+        if (begin_s is None or time_s >= begin_s) and (end_s is None or time_s <= end_s):
+            if subject != "sampler":
+                times.add(time_s)
+            values.setdefault(f"{subject}/{measure}", []).extend([] if value is None else [value])
+    return TelemetrySummary(
+        measures={
+            key: {"mean": sum(seen) / len(seen) if seen else None, "max": max(seen, default=None)}
+            for key, seen in sorted(values.items())
+        },
+        reasons=dict(sorted(reasons.items())),
+        readings=len(times),
+        span_s=max(times) - min(times) if times else None,
+    )
+
+
+def write_parquet(path: Path, rows: Rows) -> None:
+    """Write rows as Parquet, under a temporary name first: a reader never sees half a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    word = pa.dictionary(pa.int32(), pa.string())
+    types = {
+        "node": pa.int32(), "subject": word, "time_s": pa.float64(), "measure": word, "value": pa.float64(),
+    }  # fmt: skip
+    table = pa.table(
+        {name: pa.array(rows[name], pa.string() if kind == word else kind) for name, kind in types.items()}
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    pq.write_table(table.cast(pa.schema(list(types.items()))), temporary)
+    os.replace(temporary, path)

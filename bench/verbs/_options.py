@@ -1,0 +1,43 @@
+"""Options that several verbs share, and how their texts become values."""
+
+import re
+from typing import Annotated
+
+import typer
+
+from bench.errors import UsageError
+
+Suites = Annotated[list[str], typer.Argument(help="Suites by name (scalemark list suites) or TOML files.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="AXIS=V1,V2", help="Override an axis; several values make it vary."),
+]
+Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Largest number of ranks (default: device slots).")]
+Devices = Annotated[str | None, typer.Option("--devices", metavar="0,1", help="Accelerators to use, in this order.")]
+Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Let ranks share devices (gloo; marked in every row).")]
+Budget = Annotated[str | None, typer.Option("--budget", metavar="10m", help="Time limit: 90s, 10m, 2h, or none.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+DEFAULT_BUDGET = "10m"
+
+
+def parse_devices(text: str | None) -> tuple[int, ...] | None:
+    """`0,1` as (0, 1). Raises UsageError for anything else."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+        raise UsageError(f"--devices {text!r}: write ordinals of visible devices, each once, such as 0,1")
+    return tuple(int(word) for word in words)
+
+
+def parse_budget(text: str | None) -> float | None:
+    """`90s`, `10m`, `2h` in seconds; `none` is no limit. Raises UsageError for anything else."""
+    text = (text or DEFAULT_BUDGET).strip().lower()
+    if text == "none":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text)
+    seconds = float(match[1]) * {"s": 1, "m": 60, "h": 3600, "": 1}[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"--budget {text!r}: write a time such as 90s, 10m, 2h, or none")
+    return seconds

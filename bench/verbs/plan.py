@@ -1,0 +1,91 @@
+"""`scalemark plan`: the cells, what is skipped and why, the expected time; runs nothing."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bench.verbs import _options as o
+
+if TYPE_CHECKING:
+    from bench.plan import Plan
+
+
+def plan(
+    suites: o.Suites,
+    sets: o.Sets = None,
+    nproc: o.Nproc = None,
+    devices: o.Devices = None,
+    oversubscribe: o.Oversubscribe = False,
+    budget: o.Budget = None,
+    json: o.Json = False,
+) -> None:
+    """Show the cells of a suite on this host, what is skipped and why, and the expected time."""
+    from bench.machine import probe_host
+    from bench.plan import make_plan
+
+    budget_s = o.parse_budget(budget)
+    made = make_plan(
+        suites,
+        probe_host(),
+        sets=sets or (),
+        nproc=nproc,
+        oversubscribe=oversubscribe,
+        devices=o.parse_devices(devices),
+        budget_s=budget_s,
+    )
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(as_dict(made, budget_s))).decode())
+    else:
+        show(made, budget_s)
+
+
+def as_dict(made: "Plan", budget_s: float | None) -> dict[str, Any]:
+    """The plan as plain data."""
+    cells = [
+        {"id": c.id, "suite": c.suite, "skipped": c.skipped, "case": c.case, "seconds": made.estimates[c.id].seconds}
+        for c in made.cells
+    ]
+    return {
+        "suites": made.suites,
+        "cells": cells,
+        "left_out": made.left_out,
+        "notes": made.notes,
+        "block_s": made.block_s,
+        "expected_s": expected_s(made, budget_s),
+        "budget_s": budget_s,
+    }
+
+
+def expected_s(made: "Plan", budget_s: float | None) -> tuple[float, float]:
+    """Seconds from the fewest to the most launches, within the budget."""
+    from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES
+
+    low, high = made.block_s * MIN_LAUNCHES, made.block_s * MAX_LAUNCHES
+    return (min(low, budget_s), min(high, budget_s)) if budget_s is not None else (low, high)
+
+
+def show(made: "Plan", budget_s: float | None) -> None:
+    """The plan in words and a table."""
+    from bench.live import clock
+    from bench.console import table
+
+    rows = [[c.suite, c.id, f"{made.estimates[c.id].seconds:.0f} s"] for c in made.runnable]
+    typer.echo(table(["suite", "cell", "a launch"], rows))
+    for cell in made.cells:
+        if cell.skipped:
+            typer.echo(f"skipped: {cell.id}: {cell.skipped}")
+    for text in made.left_out:
+        typer.echo(f"left out: {text}")
+    for text in made.notes:
+        typer.echo(f"note: {text}")
+    low, high = expected_s(made, budget_s)
+    rough = "" if all(e.measured for e in made.estimates.values()) else " (partly guessed: not all cells ran here before)"
+    span = clock(low) if round(low) == round(high) else f"{clock(low)} to {clock(high)}"
+    limit = "no time limit" if budget_s is None else f"time limit {clock(budget_s)}"
+    typer.echo(f"{len(made.runnable)} cells, a block of all takes about {clock(made.block_s)}{rough};")
+    typer.echo(f"expected in all: {span} (5 to 10 launches a cell, {limit}); --quick runs one launch a cell")
+
+
+PLUGIN = plan

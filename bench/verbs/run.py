@@ -1,0 +1,167 @@
+"""`scalemark run`: live progress, a line a result, then the findings and the command for the report."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench.verbs import _options as o
+
+if TYPE_CHECKING:
+    from bench.machine import Host
+    from bench.plan import Plan
+    from bench.store import Store
+    from bench.study import Rules
+
+
+def run(
+    suites: o.Suites,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="results/NAME", help="Where the study goes.")] = None,
+    sets: o.Sets = None,
+    nproc: o.Nproc = None,
+    devices: o.Devices = None,
+    oversubscribe: o.Oversubscribe = False,
+    budget: o.Budget = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One launch a cell: no intervals, no verdicts.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study at -o (default: the newest).")] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that fails.")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of launches.")] = 0,
+) -> None:
+    """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
+    from bench.machine import probe_host
+    from bench.plan import make_plan
+    from bench.study import Rules
+
+    budget_s = o.parse_budget(budget)
+    host = probe_host()
+    plan = make_plan(
+        suites,
+        host,
+        sets=sets or (),
+        nproc=nproc,
+        oversubscribe=oversubscribe,
+        devices=o.parse_devices(devices),
+        budget_s=budget_s,
+    )
+    rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast)
+    if quick:
+        rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast, min_launches=1, max_launches=1)
+    _refuse_empty(plan)
+    store = _open(output, suites, resume)
+    store.create(_header(store, plan, host, rules, quick), resume=resume)
+    _prepare(plan)
+    finished = _conduct(plan, store, host, rules)
+    code = _conclude(plan, store)
+    raise typer.Exit(code if finished else 130)
+
+
+def _refuse_empty(plan: "Plan") -> None:
+    from bench.errors import UsageError
+
+    for cell in plan.cells:
+        if cell.skipped:
+            typer.echo(f"skipped: {cell.id}: {cell.skipped}")
+    for text in plan.left_out:
+        typer.echo(f"left out: {text}")
+    for text in plan.notes:
+        typer.echo(f"note: {text}")
+    if not plan.runnable:
+        why = plan.cells[0].skipped if plan.cells else "the suite has no cells"
+        raise UsageError(f"nothing to run: {why}")
+
+
+def _open(output: str | None, suites: list[str], resume: bool) -> "Store":
+    from bench.store import RESULTS, Store, open_store, resolve
+
+    if resume:
+        return open_store(output) if output else _newest()
+    if output:
+        return Store(resolve(output))
+    stem = "-".join(Path(name).stem for name in suites)[:60]
+    number = 1
+    while (RESULTS / f"{stem}-{number}").exists():
+        number += 1
+    return Store(RESULTS / f"{stem}-{number}")
+
+
+def _newest() -> "Store":
+    from bench.errors import UsageError
+    from bench.store import HEADER, RESULTS, Store
+
+    found = sorted(RESULTS.glob(f"*/{HEADER}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise UsageError(f"--resume: no study in {RESULTS}/; name one by -o")
+    return Store(found[-1].parent)
+
+
+def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: bool) -> Any:
+    from datetime import UTC, datetime
+
+    import msgspec
+
+    from bench import __version__
+    from bench.gitstate import git_state
+    from bench.records import StudyHeader
+
+    return StudyHeader(
+        study=store.name,
+        version=__version__,
+        suites=plan.suites,
+        cells=plan.cells,
+        factors=plan.factors,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=rules.seed,
+        command=("scalemark", *sys.argv[1:]),
+        quick=quick,
+        target=rules.target,
+        min_launches=rules.min_launches,
+        max_launches=rules.max_launches,
+        budget_s=rules.budget_s,
+        git=git_state(),
+        host=msgspec.to_builtins(host),
+        left_out=plan.left_out,
+    )
+
+
+def _prepare(plan: "Plan") -> None:
+    """What takes long the first time is done before anything is measured."""
+    from bench.data.photos import OPTIONS, ensure_photos
+    from bench.options import option
+
+    cases = [cell.case for cell in plan.runnable if cell.case.data == "photos"]
+    for files, seed in {tuple(option(c.data_args, OPTIONS, key) for key in ("files", "seed")) for c in cases}:
+        ensure_photos(files, seed)
+
+
+def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool:
+    """Run the study; True if it came to its end."""
+    from bench.live import Live
+    from bench.study import Interrupted, Study
+
+    typer.echo(f"study {store.root}: {len(plan.runnable)} cells")
+    try:
+        with Live() as live:
+            Study(plan, store, host, rules, live).run()
+    except Interrupted:
+        typer.echo(f"stopped; everything measured is kept. Go on with: scalemark run {' '.join(plan.suites)} --resume -o {store.root}")
+        return False
+    return True
+
+
+def _conclude(plan: "Plan", store: "Store") -> int:
+    """Print the table of results, the findings and the next command; return the exit code."""
+    from bench.analysis import analyse
+    from bench.console import results
+
+    analysis = analyse([store])
+    typer.echo(results(analysis))
+    typer.echo(f"report: scalemark report {store.root}")
+    ran = [cell for cell in analysis.cells if cell.status != "skipped"]
+    good = [cell for cell in ran if cell.samples_per_s is not None]
+    if not good:
+        return 4
+    return 1 if any(cell.failed or cell.samples_per_s is None for cell in ran) else 0
+
+
+PLUGIN = run

@@ -1,0 +1,447 @@
+"""The sampler beside the ranks: what it sees, what it survives, and that it ends."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench import plugins
+from bench.samplers import host as host_sampler
+from bench.samplers._processes import Processes
+from bench.sampling import BURST_S, CPU_SHARE, Line, Readings, Sampler, Turn, Watch
+from bench.telemetry import Rows, Telemetry, TelemetrySummary, read_lines, summarise, write_parquet
+
+# A stand-in for an engine: two children, of which the first has a child of its own. The first burns CPU.
+ENGINE = """
+import os, time
+ready, forked = os.pipe()
+first = os.fork()
+if first == 0:
+    if os.fork() == 0: time.sleep(60)
+    os.write(forked, b"x")
+    while True: pass
+os.read(ready, 1)
+second = os.fork()
+if second == 0:
+    time.sleep(60)
+print(first, second, flush=True)
+time.sleep(60)
+"""
+
+
+def eventually(check: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether a state is reached in time."""
+    end = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+@pytest.fixture
+def engine() -> Iterator[tuple[int, int, int]]:
+    """Process ids: the group's leader, its burning child, its sleeping child."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENGINE], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout
+    burning, sleeping = (int(word) for word in process.stdout.readline().split())
+    yield process.pid, burning, sleeping
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+def seen(telemetry: Telemetry, lines: int = 12) -> bool:
+    """Whether the sampler has written some readings."""
+    path = Path(telemetry._watch.out)
+    return path.exists() and len(path.read_bytes().splitlines()) >= lines
+
+
+def test_cpu_of_ranks_and_workers_is_told_apart(engine: tuple[int, int, int], tmp_path: Path) -> None:
+    """A rank that burns CPU shows more than one that sleeps and than its own sleeping worker."""
+    leader, burning, sleeping = engine
+    ranks = tmp_path / "ranks"
+    ranks.write_text(f"0 {burning}\n1 {sleeping}\n")
+    telemetry = Telemetry(leader, rank_pids=ranks, samplers=["host"], period_s=0.05).start()
+    assert eventually(lambda: seen(telemetry, 40))
+    recording = telemetry.stop()
+    cpu = {
+        key: stat["mean"] for key, stat in recording.summary.measures.items() if key.endswith("/cpu_percent")
+    }
+    assert {
+        "rank 0/cpu_percent",
+        "rank 1/cpu_percent",
+        "rank 0 worker 0/cpu_percent",
+        "engine/cpu_percent",
+    } <= set(cpu)
+    busy = cpu["rank 0/cpu_percent"]
+    assert busy is not None
+    for other in ("rank 1", "rank 0 worker 0", "engine"):
+        value = cpu[f"{other}/cpu_percent"]
+        assert value is not None
+        assert value < busy / 2
+
+
+def test_processes_are_found_by_group_alone(engine: tuple[int, int, int]) -> None:
+    """Without a list of ranks every process of the group is watched by its id, and no other is."""
+    leader, burning, sleeping = engine
+    processes = Processes(leader, None)
+    processes.read(1.0)
+    subjects = {subject for subject, _ in processes.read(1.1)}
+    assert {"engine", f"process {burning}", f"process {sleeping}"} < subjects
+    assert len(subjects) == 4
+    assert f"process {os.getpid()}" not in subjects
+
+
+def test_ranks_may_become_known_later(engine: tuple[int, int, int], tmp_path: Path) -> None:
+    """A list that appears, grows, or ends in the middle of a line renames processes from then on."""
+    leader, burning, sleeping = engine
+    ranks = tmp_path / "ranks"
+    processes = Processes(leader, str(ranks))
+
+    def subjects(now_s: float) -> set[str]:
+        processes.read(now_s)
+        return {subject for subject, _ in processes.read(now_s + 0.1)}
+
+    assert f"process {burning}" in subjects(1.0)
+    ranks.write_text(f"0 {burning}\n1 {str(sleeping)[:-1]}")
+    assert "rank 0" in subjects(2.0)
+    assert processes.ranks == {burning: 0}
+    ranks.write_text(f"0 {burning}\n1 {sleeping}\n")
+    assert {"rank 0", "rank 1", "rank 0 worker 0"} <= subjects(4.0)
+
+
+def test_a_rank_outside_the_group_is_found_by_its_id(engine: tuple[int, int, int], tmp_path: Path) -> None:
+    """A listed rank and its children are watched whatever their group is."""
+    _, burning, _ = engine
+    processes = Processes(None, str(tmp_path / "ranks"))
+    processes.read(0.0)
+    (tmp_path / "ranks").write_text(f"3 {burning}\n")
+    processes.read(1.0)
+    assert {subject for subject, _ in processes.read(1.1)} == {"rank 3", "rank 3 worker 0"}
+
+
+def test_a_worker_that_ends_frees_its_name(tmp_path: Path) -> None:
+    """Workers that come and go each epoch keep to as many names as live at one time."""
+    (tmp_path / "ranks").write_text("0 10\n")
+    proc = tmp_path / "proc"
+
+    def stat(pid: int, parent: int, ticks: int) -> None:
+        (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+        fields = ["S", parent, 7, 7, *[0] * 7, ticks, 0, *[0] * 9]
+        (proc / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(map(str, fields))}\n")
+
+    stat(10, 1, 0)
+    stat(11, 10, 0)
+    stat(12, 10, 0)
+    stat(13, 1, 0)
+    processes = Processes(7, str(tmp_path / "ranks"), proc)
+    processes.read(0.0)
+    stat(10, 1, 50)
+    assert processes.read(1.0) == {
+        ("rank 0", "cpu_percent"): 50.0,
+        ("rank 0 worker 0", "cpu_percent"): 0.0,
+        ("rank 0 worker 1", "cpu_percent"): 0.0,
+        ("process 13", "cpu_percent"): 0.0,
+    }
+    (proc / "11" / "stat").write_text("11 (x) Z 10 7 7\n")
+    stat(14, 10, 0)
+    processes.read(2.0)
+    processes.read(3.0)
+    assert processes.known[14].subject == "rank 0 worker 0"
+    assert processes.known[12].subject == "rank 0 worker 1"
+
+
+def fake_proc(folder: Path, *, cpu: str, net: str) -> None:
+    """The files of /proc that the host sampler reads."""
+    (folder / "net").mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text(f"cpu  {cpu}\ncpu0 {cpu}\n")
+    (folder / "loadavg").write_text("1.50 1.00 0.50 2/300 4242\n")
+    (folder / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 1 kB\nMemAvailable:   64 kB\n")
+    (folder / "net/dev").write_text(f"Inter-| Receive\n face |bytes\n{net}")
+
+
+def test_host_measures_are_rates_between_readings(tmp_path: Path) -> None:
+    """CPU and steal are shares of the elapsed ticks, network is bytes a second, silent interfaces are left out."""
+    fake_proc(
+        tmp_path,
+        cpu="100 0 100 800 0 0 0 0 0 0",
+        net=" eth0: 1000 1 0 0 0 0 0 0 500 1\n  ib0:0 0 0 0 0 0 0 0 0 0\n",
+    )
+    reader = host_sampler.HostReader(Watch(out="", parent_pid=0), proc=tmp_path, shm=tmp_path)
+    first = reader.read(10.0)
+    assert first["node", "load1"] == 1.5
+    assert first["node", "memory_available_bytes"] == 64 * 1024
+    assert ("node", "cpu_percent") not in first
+    fake_proc(
+        tmp_path,
+        cpu="120 0 110 860 0 0 0 10 0 0",
+        net=" eth0: 3000 1 0 0 0 0 0 0 400 1\n  ib0:0 0 0 0 0 0 0 0 0 0\n",
+    )
+    second = reader.read(10.5)
+    assert second["node", "cpu_percent"] == 30.0
+    assert second["node", "steal_percent"] == 10.0
+    assert second["eth0", "rx_bytes_per_s"] == 4000.0
+    assert second["eth0", "tx_bytes_per_s"] is None  # the counter went back: it was reset
+    assert not any(subject == "ib0" for subject, _ in second)
+
+
+def test_a_source_that_cannot_be_read_is_null_with_a_reason(tmp_path: Path) -> None:
+    """A host without these files gives nulls and reasons, and the other measures still come."""
+    fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0", net="")
+    (tmp_path / "meminfo").write_text("nothing of use\n")
+    (tmp_path / "loadavg").unlink()
+    reader = host_sampler.HostReader(Watch(out="", parent_pid=0), proc=tmp_path, shm=tmp_path / "none")
+    values = reader.read(0.0)
+    nulls = {"node/load1", "node/memory_available_bytes", "node/shm_used_bytes"}
+    assert {"/".join(key) for key, value in values.items() if value is None} == nulls
+    assert set(reader.reasons) == nulls
+    fake_proc(tmp_path, cpu="2 0 0 18 0 0 0 0", net="")
+    assert reader.read(1.0)["node", "cpu_percent"] == 10.0
+
+
+class Broken:
+    """A reader that raises."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+
+    def read(self, now_s: float) -> Readings:
+        raise RuntimeError("the device fell off the bus")
+
+
+def test_a_reader_that_raises_is_a_reason_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening or reading a sampler may fail in any way; the line says why, the first time."""
+    watch = Watch(out="", parent_pid=0)
+    turn = Turn("broken", Broken())
+    assert turn.take(watch, 0.0).reasons == {"broken": "RuntimeError: the device fell off the bus"}
+    assert turn.take(watch, 0.0).reasons == {}
+
+    def refuse(watch: Watch) -> Broken:
+        raise PermissionError("no")
+
+    monkeypatch.setattr(plugins, "load", lambda kind, name: Sampler("refuses", refuse))
+    assert Turn("refusing").take(watch, 0.0).reasons == {"refusing": "PermissionError: no"}
+
+
+def test_a_costly_reader_is_read_less_often() -> None:
+    """Past its burst a reader waits until its CPU time is again its share of the time that passed."""
+    watch = Watch(out="", parent_pid=0)
+
+    class Idle(Broken):
+        def read(self, now_s: float) -> Readings:
+            return {}
+
+    cheap, costly = Turn("cheap", Idle()), Turn("costly", Idle(), spent_s=BURST_S + 1.0)
+    began_s = time.monotonic()
+    cheap.take(watch, began_s)
+    costly.take(watch, began_s)
+    assert cheap.due_s < costly.due_s
+    assert costly.due_s - began_s >= 1.0 / CPU_SHARE
+
+
+def test_readings_follow_the_asked_period_and_clock(tmp_path: Path) -> None:
+    """Times are of CLOCK_MONOTONIC, rise, and all columns are equally long."""
+    before = time.monotonic()
+    telemetry = Telemetry(samplers=["host"], period_s=0.05, node=3).start()
+    assert eventually(lambda: seen(telemetry))
+    rows = telemetry.stop().rows
+    assert len({len(column) for column in rows.values()}) == 1
+    assert set(rows["node"]) == {3}
+    assert before <= rows["time_s"][0] <= rows["time_s"][-1] <= time.monotonic()
+    loads = [at for at, measure in zip(rows["time_s"], rows["measure"], strict=True) if measure == "load1"]
+    assert all(later > earlier for earlier, later in itertools.pairwise(loads))
+
+
+def test_all_samplers_run_by_default_and_missing_nvml_is_normal() -> None:
+    """Without devices to watch the host is sampled, and the reason for no device measures is kept."""
+    telemetry = Telemetry().start()
+    assert eventually(lambda: seen(telemetry))
+    summary = telemetry.stop().summary
+    assert summary.reasons["nvml"].startswith("no NVML")
+    assert summary.measures["node/load1"]["mean"] is not None
+    assert summary.readings > 1
+    assert "sampler" not in summary.reasons
+
+
+def test_the_sampler_loads_no_torch_and_little_else() -> None:
+    """The sampler's code and its plug-ins load without torch, numpy, pandas, psutil and NVML bindings."""
+    code = (
+        "import sys; from bench import plugins, sampling;"
+        "[plugins.load('samplers', name) for name in plugins.names('samplers')];"
+        "print({'torch', 'numpy', 'pandas', 'psutil', 'pynvml', 'typer', 'rich'} & set(sys.modules) or 'none')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "none"
+
+
+def test_stop_leaves_no_process_and_no_file() -> None:
+    """After stop the process has ended and its folder is gone; a second stop has nothing to add."""
+    telemetry = Telemetry(samplers=["host"]).start()
+    pid, out = telemetry.pid, Path(telemetry._watch.out)
+    assert pid is not None
+    assert eventually(lambda: seen(telemetry))
+    telemetry.stop()
+    assert not alive(pid)
+    assert not out.parent.exists()
+    assert telemetry.stop().rows["value"] == []
+
+
+def test_stop_works_while_a_forked_child_holds_the_pipe() -> None:
+    """The sampler is told to stop in words: a child that inherited the pipe does not keep it open."""
+    telemetry = Telemetry(samplers=["host"]).start()
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        assert eventually(lambda: seen(telemetry))
+        assert "sampler" not in telemetry.stop().summary.reasons
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_the_sampler_ends_with_its_parent() -> None:
+    """When the process that started it is killed, the sampler ends by itself."""
+    code = (
+        "import os, time; from bench.telemetry import Telemetry; telemetry = Telemetry(samplers=['host']).start();"
+        "child = os.fork(); child and print(telemetry.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout
+    try:
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.kill()
+        parent.wait()
+        assert eventually(lambda: not alive(pid))
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def test_an_interrupt_from_the_terminal_does_not_end_it() -> None:
+    """SIGINT is for the conductor: the sampler goes on until it is told to stop."""
+    telemetry = Telemetry(samplers=["host"], period_s=0.05).start()
+    assert telemetry.pid is not None
+    assert eventually(lambda: seen(telemetry))
+    os.kill(telemetry.pid, signal.SIGINT)
+    time.sleep(0.2)
+    assert alive(telemetry.pid)
+    assert os.getpgid(telemetry.pid) != os.getpgid(0)
+    assert "sampler" not in telemetry.stop().summary.reasons
+
+
+def test_a_killed_sampler_keeps_what_it_saw_and_says_so() -> None:
+    """Readings before the kill are returned, and the summary names the end."""
+    telemetry = Telemetry(samplers=["host"], period_s=0.05).start()
+    assert telemetry.pid is not None
+    assert eventually(lambda: seen(telemetry))
+    os.kill(telemetry.pid, signal.SIGKILL)
+    recording = telemetry.stop()
+    assert recording.rows["value"]
+    assert recording.summary.reasons["sampler"] == "the sampler ended early with code -9"
+
+
+def test_a_stuck_sampler_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that does not answer (a driver that hangs) is killed, not waited for."""
+    monkeypatch.setattr("bench.telemetry.STOP_S", 0.2)
+    telemetry = Telemetry(samplers=["host"]).start()
+    pid = telemetry.pid
+    assert pid is not None
+    assert eventually(lambda: seen(telemetry))
+    os.kill(pid, signal.SIGSTOP)
+    assert "had to be killed" in telemetry.stop().summary.reasons["sampler"]
+    assert eventually(lambda: not alive(pid))
+
+
+def test_a_sampler_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interpreter, or one that fails at once, gives an empty recording with the reason."""
+    monkeypatch.setattr("bench.telemetry.own_python", lambda _: ["/no/such/python"])
+    assert "did not start" in Telemetry().start().stop().summary.reasons["sampler"]
+    monkeypatch.setattr(
+        "bench.telemetry.own_python", lambda _: [sys.executable, "-c", "raise SystemExit('no luck')"]
+    )
+    failed = Telemetry().start()
+    assert eventually(lambda: failed.pid is not None and not alive(failed.pid))
+    assert failed.stop().summary.reasons["sampler"] == "the sampler ended early with code 1: no luck"
+    assert Telemetry().stop().summary.reasons["sampler"] == "the sampler was not started"
+
+
+ROWS: Rows = {
+    "time_s": [1.0, 1.0, 2.0, 2.0, 3.0],
+    "node": [0, 0, 0, 0, 0],
+    "subject": ["rank 0", "GPU-a", "rank 0", "GPU-a", "rank 0"],
+    "measure": ["cpu_percent", "power_w", "cpu_percent", "power_w", "cpu_percent"],
+    "value": [10.0, None, 30.0, None, 80.0],
+}
+
+
+def test_summary_gives_mean_and_max_and_keeps_null_apart_from_zero() -> None:
+    """A measure that was never read is null with its reason; bounds restrict the readings."""
+    summary = summarise(ROWS, {"GPU-a/power_w": "NotSupported"})
+    assert summary.measures == {
+        "GPU-a/power_w": {"mean": None, "max": None},
+        "rank 0/cpu_percent": {"mean": 40.0, "max": 80.0},
+    }
+    assert summary.reasons == {"GPU-a/power_w": "NotSupported"}
+    assert (summary.readings, summary.span_s) == (3, 2.0)
+    inner = summarise(ROWS, {}, begin_s=1.0, end_s=2.0)
+    assert inner.measures["rank 0/cpu_percent"] == {"mean": 20.0, "max": 30.0}
+    assert summarise({name: [] for name in ROWS}, {}) == TelemetrySummary()
+
+
+def test_throttled_names_what_held_clocks_down() -> None:
+    """Words that were active at any time are listed by device; idling is no throttling."""
+    stats = {
+        "GPU-a/throttle_sw_power_cap": {"mean": 0.25, "max": 1.0},
+        "GPU-a/throttle_gpu_idle": {"mean": 0.5, "max": 1.0},
+        "GPU-a/throttle_hw_slowdown": {"mean": 0.0, "max": 0.0},
+        "GPU-b/throttle_hw_slowdown": {"mean": None, "max": None},
+    }
+    assert TelemetrySummary(measures=stats).throttled == {"GPU-a": ["sw_power_cap"]}
+
+
+def test_a_file_cut_short_gives_what_there_is(tmp_path: Path) -> None:
+    """The last line of a killed sampler may be half a line; it is passed over."""
+    line = msgspec.json.encode(Line(1.0, [("node", "load1", 0.5)], {"nvml": "no NVML"}))
+    path = tmp_path / "readings"
+    path.write_bytes(line + b"\n" + line[:-9])
+    rows, reasons = read_lines(path, node=1)
+    assert rows["value"] == [0.5]
+    assert reasons == {"nvml": "no NVML"}
+    assert read_lines(tmp_path / "missing", 0)[0]["value"] == []
+
+
+def test_parquet_holds_the_rows_and_no_half_file_is_left(tmp_path: Path) -> None:
+    """Columns, order and nulls survive; the temporary name is gone; nothing sampled is still a file."""
+    import pyarrow.parquet as pq
+
+    write_parquet(tmp_path / "t.parquet", ROWS)
+    table = pq.read_table(tmp_path / "t.parquet").to_pydict()
+    assert list(table) == ["node", "subject", "time_s", "measure", "value"]
+    assert table["value"] == ROWS["value"]
+    assert table["subject"] == ROWS["subject"]
+    write_parquet(tmp_path / "empty.parquet", {name: [] for name in ROWS})
+    assert pq.read_table(tmp_path / "empty.parquet").num_rows == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.parquet", "t.parquet"]
