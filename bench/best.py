@@ -65,7 +65,12 @@ def _against_next(order: Sequence[Cell]) -> list[str]:
 
 
 def _winner(evidence: Evidence, found: Sequence[Curve], best: Cell) -> Best:
-    places = [(curve, point) for curve in found for point in curve.points if point.cell == best.id]
+    places = [
+        (curve, point)
+        for curve in found
+        for point in curve.points
+        if point.cell == best.id and curve.base_cell != best.id
+    ]
     curve, point = places[0] if places else (None, None)
     assert best.samples_per_s is not None
     return Best(
@@ -85,7 +90,7 @@ def _loss(evidence: Evidence, best: Cell, curve: Curve | None, point: Point | No
     where a needed phase is missing on either side: a cause cannot be named from part of a step.
     """
     ours = evidence.critical(best.id)
-    base: Mapping[str, float | None] = {phase: 0.0 for phase in ("data_wait", "h2d")}
+    base: Mapping[str, float | None] = dict.fromkeys(("data_wait", "h2d"), 0.0)
     shrink = 1.0
     if curve and point and point.devices > curve.base_devices:
         base = evidence.critical(curve.base_cell)

@@ -7,6 +7,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+# what a cell's name says of its settings, where they are not the usual ones
+SHORT = {
+    "num_workers": "w{}",
+    "pin_memory": "pin",
+    "prefetch_factor": "pf{}",
+    "persistent_workers": "persistent",
+    "non_blocking": "nonblocking",
+    "sync_bn": "syncbn",
+    "backend": "{}",
+    "threads": "t{}",
+}
+
 Scalar = str | int | float | bool
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -73,7 +85,12 @@ def canonical(case: Case) -> bytes:
 def slug(case: Case) -> str:
     """A short name for people: strategy, devices, batch, model, data and what else was set."""
     parts = [case.strategy, f"n{case.devices}", f"b{case.batch}", case.model, case.data]
-    parts += [f"w{case.num_workers}"] * (case.num_workers > 0)
-    parts += ["pin"] * case.pin_memory + ["syncbn"] * case.sync_bn + ["strong"] * (case.scaling == "strong")
-    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-").lower()
-    return text[:70].rstrip("-")
+    parts += ["strong"] * (case.scaling == "strong")
+    parts += [short.format(getattr(case, field)) for field, short in SHORT.items() if getattr(case, field)]
+    parts += [
+        f"{name}-{value}"
+        for args in (case.model_args, case.data_args)
+        for name, value in sorted(args.items())
+    ]
+    text = re.sub(r"[^A-Za-z0-9.]+|\.\.+", "-", "-".join(parts)).strip("-").lower()
+    return text[:70].rstrip("-.")

@@ -42,7 +42,7 @@ def folders(root: Path, controller: str, own: str | None = None) -> Iterator[Pat
     mounts = [root, root / "unified"] if controller == "" else [root / controller]
     path = ""
     for line in own.splitlines():
-        _, controllers, where = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, where = [*line.split(":", 2), "", ""][:3]
         if controller in controllers.split(","):
             path = where
             if controller:

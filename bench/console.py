@@ -10,9 +10,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they need to be; those that hold numbers in every row stand to the right."""
     columns = list(zip(headers, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    right = [bool(rows) and all(cell[:1].isdigit() or cell == MISSING for cell in column[1:]) for column in columns]
+    right = [
+        bool(rows) and all(cell[:1].isdigit() or cell == MISSING for cell in column[1:]) for column in columns
+    ]
     lines = [
-        "  ".join(f"{cell:>{w}}" if r else f"{cell:<{w}}" for cell, w, r in zip(row, widths, right, strict=True))
+        "  ".join(
+            f"{cell:>{w}}" if r else f"{cell:<{w}}" for cell, w, r in zip(row, widths, right, strict=True)
+        )
         for row in [headers, *rows]
     ]
     return "\n".join(line.rstrip() for line in lines)

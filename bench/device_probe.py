@@ -176,6 +176,7 @@ def nvlinks(pynvml: Any, handle: Any) -> list[str]:
 
 
 def peer_address(pynvml: Any, handle: Any) -> str | None:
+    """The address by which NVLinks of other devices name this one."""
     with contextlib.suppress(Exception):
         return bus_id(pynvml.nvmlDeviceGetPciInfo(handle))
     return None

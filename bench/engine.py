@@ -24,6 +24,7 @@ from bench import guard, progress
 from bench.records import Launch
 
 MONITOR_S = 0.02
+STACK_S = 0.3  # for the stacks of ranks that hang
 GRACE_S = 3.0  # after a first failure, peers get this long to say what they saw
 
 
@@ -65,7 +66,7 @@ def main() -> None:
         launch = msgspec.json.decode(line, type=Launch)
         try:
             outcome = run(launch)
-        except Exception as error:  # the agent's own failure is an answer too
+        except Exception as error:  # noqa: BLE001 - the agent's own failure is an answer too
             outcome = Outcome(launch=launch.launch, error=f"{type(error).__name__}: {error}"[:2000])
         answers.write(msgspec.json.encode(outcome) + b"\n")
     guard.kill_group(os.getpgrp())
@@ -171,6 +172,8 @@ class Watcher:
         while not self._closed.wait(0.05):
             if time.monotonic() > self._deadline:
                 self._hung = self._evidence()
+                self._tell_rest(signal.SIGUSR1)  # each writes its stack to its log
+                time.sleep(STACK_S)
                 self._kill_rest()
                 return
             if self._failed_since() > GRACE_S:
@@ -191,11 +194,14 @@ class Watcher:
 
     def _kill_rest(self) -> None:
         """SIGKILL, since a stopped or stuck process heeds nothing else."""
+        self._killed = set(self._pids) - set(self._died_ns)
+        self._tell_rest(signal.SIGKILL)
+
+    def _tell_rest(self, number: signal.Signals) -> None:
         for local_rank, pid in self._pids.items():
             if local_rank not in self._died_ns:
-                self._killed.add(local_rank)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, number)
 
     def _evidence(self) -> dict[str, Any]:
         """What each rank is doing at the time limit."""

@@ -46,6 +46,7 @@ def affinity() -> int:
 
 
 def os_name() -> str:
+    """The distribution's name for itself; the kernel's where it has none."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
@@ -124,6 +125,7 @@ def resolved(name: str) -> str | None:
 
 
 def read(path: Path) -> str | None:
+    """A file's text without surrounding space; None where it is empty or cannot be read."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:

@@ -89,7 +89,7 @@ class Engine:
     def start(self) -> None:
         """Start the engine in a session of its own: a Ctrl-C at the terminal does not reach it."""
         command = own_python("from bench.engine import main; main()")
-        with open(self._log, "ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, str(os.getpid())],
                 stdin=subprocess.PIPE,
@@ -148,17 +148,27 @@ class Engine:
         code = self._process.poll() if self._process else None
         self.kill()
         tail = _tail(self._log)
-        raise EngineLost(f"the engine {what}{f' (exit code {code})' if code else ''}{f': {tail}' if tail else ''}")
+        raise EngineLost(
+            f"the engine {what}{f' (exit code {code})' if code else ''}{f': {tail}' if tail else ''}"
+        )
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Any:
     """A folder of this node for traces and progress of one launch, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="scalemark-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"scalemark-{os.getpid()}-"))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_scratch() -> None:
+    """Remove the folders of conductors that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob("scalemark-*-*"):
+        owner = folder.name.split("-")[1]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(
@@ -213,7 +223,9 @@ def _traces(scratch: Path, processes: int) -> tuple[RankTrace, ...]:
     found = []
     for local_rank in range(processes):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            found.append(msgspec.json.decode((scratch / f"rank{local_rank}.json").read_bytes(), type=RankTrace))
+            found.append(
+                msgspec.json.decode((scratch / f"rank{local_rank}.json").read_bytes(), type=RankTrace)
+            )
     return tuple(found)
 
 

@@ -45,13 +45,14 @@ def check(case: Case, context: Context) -> None:
     """Raise UsageError for what no host could run: unknown names, wrong options, too many devices."""
     plugins.check_name("strategies", case.strategy)
     data, _ = data_plugin(case.data)
-    if ":" not in case.data:  # an argument in the name stands for an option of its own
-        check_options("data", case.data, case.data_args, data.options)
+    check_options("data", case.data.partition(":")[0], case.data_args, data.options)
     if ":" not in case.model:
         plugins.check_name("models", case.model)
         check_options("models", case.model, case.model_args, plugins.load("models", case.model).options)
     if case.backend is not None and case.backend not in {*KNOWN_BACKENDS, *context.host.backends}:
-        raise UsageError(plugins.unknown("backend", case.backend, sorted({*KNOWN_BACKENDS, *context.host.backends})))
+        raise UsageError(
+            plugins.unknown("backend", case.backend, sorted({*KNOWN_BACKENDS, *context.host.backends}))
+        )
     if context.kind != "cpu" and case.devices > context.slots and not context.oversubscribe:
         found = ", ".join(f"{d.index}: {d.name}" for d in context.host.devices)
         raise UsageError(
@@ -122,7 +123,11 @@ def _loader(case: Case, _: Context) -> str | None:
 def _images(case: Case, context: Context) -> str | None:
     if ":" in case.model or not data_plugin(case.data)[0].image:
         return None
-    return None if plugins.load("models", case.model).image else f"data {case.data!r} gives images, {case.model} takes none"
+    return (
+        None
+        if plugins.load("models", case.model).image
+        else f"data {case.data!r} gives images, {case.model} takes none"
+    )
 
 
 def _own_data(case: Case, context: Context) -> str | None:

@@ -72,9 +72,12 @@ def told(record: LaunchRecord) -> str:
     if record.window is None:
         return f"{record.status}: {record.reason}: {record.detail}"
     speed = format_value("samples_per_s", record.window.samples_per_s)
-    marks = [record.window.cut.state] if record.window.cut.state == "unsteady" else []
-    marks += [*record.marks, *record.mismatches]
-    return f"{speed}, step {format_value('step_s', record.window.step_s)}" + (f"  ({'; '.join(marks)})" if marks else "")
+    marks: list[str] = [*record.marks, *record.mismatches]
+    if record.window.cut.state == "unsteady":
+        marks.insert(0, "unsteady")
+    return f"{speed}, step {format_value('step_s', record.window.step_s)}" + (
+        f"  ({'; '.join(marks)})" if marks else ""
+    )
 
 
 def clock(seconds: float) -> str:

@@ -25,9 +25,14 @@ class Clock(Protocol):
 
     name: str
 
-    def sync(self) -> None: ...
-    def mark(self) -> None: ...
-    def durations(self) -> np.ndarray: ...
+    def sync(self) -> None:
+        """Return when the device is idle."""
+
+    def mark(self) -> None:
+        """Put a point on the device's time line."""
+
+    def durations(self) -> np.ndarray:
+        """Seconds between marks, shape (steps, 6), in the order of PHASES."""
 
 
 class CpuClock:
@@ -42,6 +47,7 @@ class CpuClock:
         """Nothing runs behind our back on a CPU."""
 
     def mark(self) -> None:
+        """A time stamp, now."""
         self._ns.append(time.perf_counter_ns())
 
     def durations(self) -> np.ndarray:
@@ -64,9 +70,11 @@ class EventClock:
         self._ns: list[int] = []
 
     def sync(self) -> None:
+        """Wait for the device."""
         self._module.synchronize()
 
     def mark(self) -> None:
+        """An event on the current stream, and when the host got here."""
         event = self._module.Event(enable_timing=True)
         event.record()
         self._events.append(event)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from bench.errors import UsageError
 from bench.environment import device_index
+from bench.errors import UsageError
 from bench.plugins import Strategy
 from bench.records import Launch
 

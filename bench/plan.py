@@ -129,7 +129,9 @@ def _check_devices(devices: tuple[int, ...] | None, host: Host) -> None:
         return
     found = [device.index for device in host.devices]
     if not found:
-        raise UsageError(f"--devices {','.join(map(str, devices))}: no accelerator here ({host.device_error or 'CPU only'})")
+        raise UsageError(
+            f"--devices {','.join(map(str, devices))}: no accelerator here ({host.device_error or 'CPU only'})"
+        )
     missing = sorted(set(devices) - set(found))
     if missing:
         raise UsageError(f"--devices: no device {missing[0]}; there are {', '.join(map(str, found))}")
@@ -142,8 +144,11 @@ def _notes(cells: Sequence[Cell], host: Host) -> tuple[str, ...]:
         most = max((cell.case.devices for cell in cells), default=1)
         notes.append(
             f"no accelerator: every device slot is a CPU rank with gloo and one thread; {most} ranks on"
-            f" {host.cpus_usable} usable CPUs" + (" cannot scale beyond the CPUs" if most > host.cpus_usable else "")
+            f" {host.cpus_usable} usable CPUs"
+            + (" cannot scale beyond the CPUs" if most > host.cpus_usable else "")
         )
     if any(data_plugin(cell.case.data)[0].stand_in or cell.case.model == "paced" for cell in cells):
-        notes.append("paced stand-ins sleep for a stated time instead of computing: they calibrate, they do not measure")
+        notes.append(
+            "paced stand-ins sleep for a stated time instead of computing: they calibrate, they do not measure"
+        )
     return tuple(notes)

@@ -27,7 +27,6 @@ KINDS = {
     "strategies": "how a model is spread over devices",
     "models": "what is trained",
     "data": "where batches come from",
-    "launchers": "how ranks are started",
     "samplers": "what is measured beside the ranks",
     "suites": "named sets of cells",
     "figures": "pictures in the report",

@@ -3,10 +3,6 @@
 import importlib
 from contextlib import suppress
 
-import torch.distributed.elastic.multiprocessing.api
-import torch.nn.parallel
-import torch.utils.data.distributed
-
 import bench.strategies._reference_dp
 import bench.strategies._sync_bn
 import bench.worker  # noqa: F401

@@ -21,13 +21,12 @@ def create(folder: Path, ranks: int) -> None:
 
 def open_all(folder: Path) -> MutableSequence[int]:
     """Every rank's numbers, flat: field f of local rank r is at r * FIELDS + f."""
-    with open(folder / "progress", "r+b") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+    with (folder / "progress").open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0)).cast("q")  # type: ignore[return-value]
 
 
 def open_rank(folder: Path, local_rank: int) -> MutableSequence[int]:
     """This rank's own numbers."""
-    import os
 
     mine = open_all(folder)[local_rank * FIELDS : (local_rank + 1) * FIELDS]
     mine[PID] = os.getpid()

@@ -18,6 +18,7 @@ from bench.report_card import card, setting_text
 from bench.tables import Table, data
 from bench.wording import cell_labels, moment
 
+TEMPLATES = Path(__file__).parent / "templates"
 MOST_CURVES = 6  # tables of curves that stand open
 
 
@@ -35,7 +36,7 @@ class Picture:
 
 def render(analysis: Analysis, folder: str | None = None) -> str:
     """The page. Its links look for the CSVs in `folder` beside it (default: the study's name)."""
-    return _page(analysis, _files(analysis), folder or analysis.study)
+    return _page(analysis, _files(analysis), folder or clip(analysis.study))
 
 
 def write(analysis: Analysis, path: Path) -> list[Path]:
@@ -51,7 +52,7 @@ def write(analysis: Analysis, path: Path) -> list[Path]:
     page = _page(analysis, files, folder.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = [_put(folder / name, _csv(rows)) for name, rows in files.items() if rows]
+        written = [_put(folder / name, csv_text(rows)) for name, rows in files.items() if rows]
         for name in (name for name, rows in files.items() if not rows):
             (folder / name).unlink(missing_ok=True)
         return [_put(path, page), *written]
@@ -99,23 +100,20 @@ def _pictures(analysis: Analysis, files: dict[str, list[Row]], labels: dict[str,
 
 
 def _page(analysis: Analysis, files: dict[str, list[Row]], folder: str) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(
-        loader=PackageLoader("bench"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     pages.filters |= {"clip": clip, "moment": moment}
-    source = lambda name: Markup(pages.loader.get_source(pages, name)[0])  # noqa: E731
     values = _values(analysis, files) | {
-        "raw": Markup,
-        "style": source("report.css"),
-        "script": source("report.js"),
-        "csv_href": lambda name: f"{quote(folder)}/{name}",
+        "style": (TEMPLATES / "report.css").read_text("utf-8"),
+        "script": (TEMPLATES / "report.js").read_text("utf-8"),
+        "csv_href": lambda name: f"{quote(folder, safe='')}/{name}",
     }
     return pages.get_template("report.html.j2").render(values).lstrip()
 
@@ -149,7 +147,8 @@ def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
     }
 
 
-def _csv(rows: list[Row]) -> str:
+def csv_text(rows: list[Row]) -> str:
+    """Rows as CSV text: a heading, missing values empty. Needs at least one row."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(rows[0])

@@ -52,8 +52,8 @@ def _headline(analysis: Analysis, best: Best) -> str:
     how = UNDER.get(case.strategy, f"under {clip(case.strategy, 40)}")
     text = f"{who} {how} {'trains' if case.devices == 1 else 'train'} {rate} samples/s"
     if found is None or best.efficiency is None:
-        return f"{text}."
-    return f"{text}{_against(analysis, *found)}{_loss(best)}"
+        return f"{text}.{_loss(best, 'Its largest part that is not training')}"
+    return f"{text}{_against(analysis, *found)}{_loss(best, 'Most of the loss')}"
 
 
 def _against(analysis: Analysis, curve: Curve, point: Point) -> str:
@@ -74,11 +74,11 @@ def _efficiency(point: Point) -> str:
     return text if interval.low is None else f"{text} {wording.share_bounds(interval)}"
 
 
-def _loss(best: Best) -> str:
+def _loss(best: Best, what: str) -> str:
     if best.loss is None:
         return ""
     amount = f"{duration(best.loss.seconds)} a step, {share(best.loss.share)} of it"
-    return f" Most of the loss: {clip(best.loss.label, 120)} ({amount})."
+    return f" {what}: {clip(best.loss.label, 120)} ({amount})."
 
 
 def _place(analysis: Analysis, best: Best) -> tuple[Curve, Point] | None:
@@ -139,9 +139,9 @@ def setting_text(one: Comparison) -> str:
 
 def _limits(analysis: Analysis) -> list[str]:
     """What can't be said, and why."""
-    said = [clip(analysis.best_note, 300)] if analysis.best_note else []
-    if analysis.quick:
-        said.append("A quick study is one launch a cell: it has no intervals and no verdicts.")
+    said = [clip(text, 200) for text in (analysis.best_note or "").split("; ")]
+    if analysis.quick and "one launch a cell" not in (analysis.best_note or ""):
+        said.append("a quick study is one launch a cell: no interval, no verdict")
     measured = [cell for cell in analysis.cells if cell.samples_per_s]
     if not analysis.cells:
         said.append("The study has no cells.")

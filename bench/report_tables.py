@@ -119,7 +119,7 @@ def memory(analysis: Analysis, labels: dict[str, str]) -> Table:
         ("pinned", "pinned_bytes", "page-locked host memory"),
         ("rank, PSS", "rank_pss_bytes", "host memory of the rank, shared pages divided among their users"),
         ("workers, PSS", "workers_pss_bytes", "host memory of the rank's loader workers"),
-        ("/dev/shm used", "shm_used_bytes", ""),
+        ("shm used", "shm_used_bytes", "shared memory: /dev/shm"),
     ]
     found = [kind for kind in kinds if any(getattr(row, kind[1]) is not None for row in analysis.memory)]
     spec: Spec[MemoryRow] = [
@@ -189,4 +189,6 @@ def exclusions(analysis: Analysis, labels: dict[str, str]) -> Table:
     shown = analysis.exclusions[:MOST_ROWS]
     rest = len(analysis.exclusions) - len(shown)
     note = f"{rest:,} more are in the CSV." if rest else ""
-    return build("Launches that are in no number of this report", shown, spec, "exclusions.csv", note)
+    return build(
+        "Launches that are in no number, or in one without a vote", shown, spec, "exclusions.csv", note
+    )

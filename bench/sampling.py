@@ -6,11 +6,13 @@ reader is held to 1 % of a core: one that costs more is read less often.
 
 import os
 import select
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -18,6 +20,7 @@ import msgspec
 from bench import plugins
 
 PERIOD_S = 0.1
+READINGS = "readings.jsonl"
 CPU_SHARE = 0.01  # of a core, a reader
 BURST_S = 0.1  # CPU time a reader may be ahead of its share: the first look at every process costs most
 
@@ -28,7 +31,7 @@ Readings = dict[tuple[str, str], float | None]
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """What one sampler process watches, and where it writes."""
 
-    out: str  # one JSON line a reading
+    folder: str  # its own: one JSON line a reading goes to READINGS in it
     parent_pid: int
     engine_pgid: int | None = None  # process group or session of the processes to watch
     rank_pids: str | None = None  # a file with a line "rank pid" for each rank; may appear later
@@ -97,8 +100,10 @@ def main() -> None:
     """Sample until a line or the end of standard input, or until the parent is gone. argv[1]: a Watch as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watch = msgspec.json.decode(sys.argv[1], type=Watch)
-    with open(watch.out, "ab", buffering=0) as out:
+    with (Path(watch.folder) / READINGS).open("ab", buffering=0) as out:
         sample(watch, out)
+    if os.getppid() != watch.parent_pid:  # nobody is left to read it
+        shutil.rmtree(watch.folder, ignore_errors=True)
 
 
 def sample(watch: Watch, out: BinaryIO) -> None:

@@ -195,15 +195,6 @@ def collective_cost(durations: ArrayLike) -> tuple[float, NDArray[np.float64]]:
     return float(times.min()), times - times.min()
 
 
-def late_rank_wait(backward: ArrayLike, rest: ArrayLike) -> NDArray[np.float64]:
-    """How much of each rank's backward is waiting for a rank that came later to the gradient exchange.
-
-    `rest` is each rank's time outside backward; a rank waits as long as the latest one takes longer.
-    """
-    others = np.asarray(rest, float)
-    return np.minimum(np.asarray(backward, float), others.max() - others)
-
-
 @cache
 def quantile(p: float, freedom: float) -> float:
     """Student's t quantile. (scipy.stats takes a second to import; its kernel does not.)"""

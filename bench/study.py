@@ -18,28 +18,45 @@ import numpy as np
 
 from bench import launch as launching
 from bench import plugins, summary
+from bench.case import Case
 from bench.environment import speed_variables
-from bench.failures import REMEDIES, Verdict
+from bench.failures import Verdict
 from bench.launch import Engine, Progress, Result
 from bench.machine import Host, fingerprint
 from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
-from bench.records import Case, Cell, Launch, LaunchRecord
+from bench.records import Cell, Launch, LaunchRecord
 from bench.stats import mean_interval
 from bench.store import Store
 from bench.telemetry import Recording, Telemetry, summarise, write_parquet
 
-HOPELESS = {"oom_device", "usage", "import_error", "batchnorm_single_value", "unused_parameters", "uneven_batches"}
+HOPELESS = {
+    "oom_device",
+    "usage",
+    "import_error",
+    "batchnorm_single_value",
+    "unused_parameters",
+    "uneven_batches",
+}
 MAX_FAILURES = 2  # of one cell, in a row
 
 
 class Show(Protocol):
     """What is told while a study runs."""
 
-    def block(self, block: int, cells: int) -> None: ...
-    def launching(self, cell: Cell, block: int) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
-    def landed(self, record: LaunchRecord, left_s: float | None) -> None: ...
-    def say(self, text: str) -> None: ...
+    def block(self, block: int, cells: int) -> None:
+        """A block of so many launches begins."""
+
+    def launching(self, cell: Cell, block: int) -> None:
+        """A launch begins."""
+
+    def progress(self, progress: Progress) -> None:
+        """The running launch has come this far."""
+
+    def landed(self, record: LaunchRecord, left_s: float | None) -> None:
+        """A launch has its record; about so many seconds are left."""
+
+    def say(self, text: str) -> None:
+        """Anything else, in one line."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +87,7 @@ class Study:
 
     def run(self) -> None:
         """Run blocks. Raises Interrupted for SIGINT, SIGTERM or SIGHUP, with the running launch recorded."""
+        launching.sweep_scratch()
         with self._store.lock(), _signals():
             for record in self._store.records()[0]:
                 self._take(record)
@@ -84,7 +102,9 @@ class Study:
     def _open_cells(self, block: int) -> list[Cell]:
         """Cells that this block still has to run, in its random order."""
         cells = [
-            cell for cell in self._plan.runnable if not self._closed(cell.id) and block not in self._blocks(cell.id)
+            cell
+            for cell in self._plan.runnable
+            if not self._closed(cell.id) and block not in self._blocks(cell.id)
         ]
         random.Random(f"{self._rules.seed}/{block}").shuffle(cells)
         return cells
@@ -105,8 +125,8 @@ class Study:
         y = [np.log(r.window.samples_per_s) for r in good if r.window and r.window.samples_per_s]
         if len(y) < self._rules.min_launches:
             return False
-        value, low, high = mean_interval(np.array(y))
-        return low is not None and high is not None and (high - low) / 2 / value <= self._rules.target
+        half_width = mean_interval(np.array(y)).half_width
+        return half_width is not None and half_width <= self._rules.target
 
     def _time_for(self, cells: Sequence[Cell], block: int) -> bool:
         """Whether a whole block fits the time that is left; the first block always runs."""
@@ -159,7 +179,11 @@ class Study:
             record,
             started_at=started_at,
             wall_s=time.monotonic() - began,
-            **({"status": "interrupted", "reason": "interrupted", "detail": "stopped by a signal"} if interrupted else {}),
+            **(
+                {"status": "interrupted", "reason": "interrupted", "detail": "stopped by a signal"}
+                if interrupted
+                else {}
+            ),
         )
         self._store.append(_with_overhead(record, result))
         return record
@@ -257,7 +281,7 @@ def _why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
     if failure is not None:
         return {
             "reason": failure.reason,
-            "detail": f"{failure.detail}; {REMEDIES[failure.reason]}" if failure.reason in REMEDIES else failure.detail,
+            "detail": failure.detail,
             "first_rank": failure.first_rank,
             "signal": failure.signal,
         }
@@ -290,7 +314,9 @@ def _signals() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    }
     try:
         yield
     except KeyboardInterrupt:

@@ -49,7 +49,9 @@ def _parse(path: Path) -> Suite:
         text = path.read_bytes().decode()
         raw = tomllib.loads(text)
     except OSError as error:
-        raise UsageError(f"suite {path}: cannot be read ({error.strerror}); give a suite's name or a TOML file") from None
+        raise UsageError(
+            f"suite {path}: cannot be read ({error.strerror}); give a suite's name or a TOML file"
+        ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"suite {path}: not TOML: {plugins.clip(str(error), 200)}") from None
     for key in raw:
@@ -179,7 +181,8 @@ def _case(suite: Suite, table: dict[str, Any], host: Host) -> Case:
     if table.get("model", "auto") == "auto":
         table["model"] = "resnet50" if gpu else "resnet-small"
     if table.get("batch", "auto") == "auto":
-        table["batch"] = 64 if gpu else 8
+        strong = 4 if table.get("scaling") == "strong" else 1  # enough for each of four ranks
+        table["batch"] = strong * (64 if gpu else 8)
     if table.get("data", "auto") == "auto":
         table["data"] = _data_for(table["model"])
     if table.get("ranks") == "auto":

@@ -96,7 +96,9 @@ def _differences(case: Case, real: Effective) -> list[str]:
         asked["prefetch_factor"] = (case.prefetch_factor, real.prefetch_factor)
     if case.persistent_workers is not None:
         asked["persistent_workers"] = (case.persistent_workers, real.persistent_workers)
-    found = [f"{name}: {want} asked for, {got} in effect" for name, (want, got) in asked.items() if want != got]
+    found = [
+        f"{name}: {want} asked for, {got} in effect" for name, (want, got) in asked.items() if want != got
+    ]
     wrappers = WRAPPERS.get(case.strategy, ())
     if wrappers and real.wrapper not in wrappers:
         found.append(f"{case.strategy} asked for, the model is a {real.wrapper}")

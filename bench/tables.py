@@ -92,10 +92,14 @@ def data(rows: list[Row]) -> Table:
     """A picture's rows as they are."""
     keys = list(rows[0]) if rows else []
     numeric = {key for key in keys if all(_is_number(row[key]) for row in rows)}
-    spec: Spec[Row] = [(Column(key, key in numeric), lambda row, key=key: _value(row[key])) for key in keys]
+    spec: Spec[Row] = [(Column(key, key in numeric), _reader(key)) for key in keys]
     shown = rows[:MOST_ROWS]
     note = "" if len(shown) == len(rows) else f"First {len(shown)} of {len(rows):,} rows; the CSV has all."
     return build("", shown, spec, note=note)
+
+
+def _reader(key: str) -> Callable[[Row], Entry]:
+    return lambda row: _value(row[key])
 
 
 def _is_number(value: Any) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from bench import plugins
 from bench.machine import own_python
-from bench.sampling import PERIOD_S, Line, Watch
+from bench.sampling import PERIOD_S, READINGS, Line, Watch
 
 STOP_S = 3.0  # a sampler stuck in a driver is not waited for
 
@@ -67,11 +67,11 @@ class Telemetry:
     ) -> None:
         self.node = node
         self._folder = tempfile.TemporaryDirectory(prefix="scalemark-telemetry-", ignore_cleanup_errors=True)
-        self._out, self._err = (Path(self._folder.name) / name for name in ("readings.jsonl", "errors"))
+        self._out, self._err = (Path(self._folder.name) / name for name in (READINGS, "errors"))
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble: str | None = "was not started"
         self._watch = Watch(
-            out=str(self._out),
+            folder=self._folder.name,
             parent_pid=os.getpid(),
             engine_pgid=engine_pgid,
             rank_pids=None if rank_pids is None else str(rank_pids),

@@ -43,7 +43,7 @@ def size(count: float | None) -> str:
 
 def share(value: float | None, decimals: int = 0) -> str:
     """A fraction in per cent."""
-    return MISSING if value is None else f"{value * 100:.{decimals}f} %"
+    return MISSING if value is None else f"{value * 100:.{decimals}f}\u00a0%"
 
 
 def plus_minus(interval: Interval | None) -> str:
@@ -53,7 +53,7 @@ def plus_minus(interval: Interval | None) -> str:
     half = interval.half_width
     if half is None:
         return _no_limits(interval)
-    return f"±{half * 100:.{0 if half >= 0.0995 else 1}f} %"
+    return f"±{half * 100:.{0 if half >= 0.0995 else 1}f}\u00a0%"
 
 
 def bounds(interval: Interval | None) -> str:

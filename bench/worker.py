@@ -1,6 +1,7 @@
 """One rank: build, measure, write the trace. Everything it learns stays in memory until the window is over."""
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -37,6 +38,11 @@ def run_rank(encoded: bytes) -> None:
     guard.end_with(launch.conductor_pid, os.getpgrp())
     multiprocessing.set_start_method(None, force=True)  # loader workers start as in the user's own script
     _log_to(Path(launch.logs) / f"{rank}.log")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the engine asks for the last stack at the time limit
+    spare = os.open(
+        os.devnull, os.O_RDONLY
+    )  # given back at the end: a rank out of descriptors leaves a trace
     said = _collect_warnings()
     beat = progress.open_rank(Path(launch.scratch), int(os.environ["LOCAL_RANK"]))
     known: dict[str, Any] = {
@@ -51,9 +57,10 @@ def run_rank(encoded: bytes) -> None:
     }
     try:
         known |= _measure(launch, beat)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - SystemExit of user code is a failure too
         known |= _failure(error)
         traceback.print_exc()
+    os.close(spare)
     _end_loader_workers()
     trace = RankTrace(**known, ended_ns=time.monotonic_ns(), warnings=tuple(said))
     _write(Path(launch.scratch) / f"rank{known['local_rank']}.json", msgspec.json.encode(trace))
@@ -268,7 +275,7 @@ def _collect_warnings() -> list[str]:
             said.append(text)
             show(message, category, filename, lineno, *rest)
 
-    warnings.showwarning = keep
+    warnings.showwarning = keep  # type: ignore[assignment]
     return said
 
 
@@ -292,5 +299,3 @@ def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
-
-

@@ -57,7 +57,7 @@ def cell(case: Case, rate: float | None, n: int = 5, **fields: Any) -> CellResul
         "case": case,
         "status": "failed" if rate is None else "ok",
         "reason": "rank 1: SIGKILL" if rate is None else None,
-        "launches": 0 if rate is None else n,
+        "launches": n,
         "failed": n if rate is None else 0,
         "samples_per_s": None if rate is None else interval(rate, n=n),
         "step_s": step_s,
@@ -273,6 +273,12 @@ def comparisons(n: int = 5) -> tuple[Comparison, ...]:
 
 FINDINGS = (
     Finding(
+        code="reference-used",
+        level="info",
+        message="DataParallel is a reference implementation here: torch's own does not run on CPUs.",
+        remedy="Read these rows as a test of the method.",
+    ),
+    Finding(
         code="pinning-without-accelerator",
         level="info",
         message="Pinned memory was asked for on a host without an accelerator: it did nothing.",
@@ -386,6 +392,7 @@ def large(cells: int = 200, per_cell: int = 5, ranks: int = 8) -> Analysis:
     groups = [(cases[i : i + 4], rates[i : i + 4]) for i in range(0, cells, 4)]
     return analysis(
         study="large",
+        best_note="this sample names no best",
         cells=tuple(cell(one, rate, per_cell) for one, rate in zip(cases, rates, strict=True)),
         curves=tuple(
             curve(f"DDP, batch {some[0].batch}", some, values, some[0], per_cell) for some, values in groups

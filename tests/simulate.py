@@ -178,12 +178,17 @@ def launch_record(
         first_step_s=first_step,
         first_batch_s=0.02 + 0.05 * case.num_workers,
         implementation="reference" if reference else "torch",
+        mismatches=("pin_memory asked for, not in effect",) if _idle_pinning(case, accelerator) else (),
         ranks=tuple(
             _rank(case, rank, ranks, steps, step, parts, accelerator, reference) for rank in range(ranks)
         ),
         environment={},
         fingerprint="simulated-1",
     )
+
+
+def _idle_pinning(case: Case, accelerator: bool) -> bool:
+    return case.pin_memory and not accelerator and case.data != "device"
 
 
 def _rank(

@@ -192,7 +192,7 @@ def test_imagefolder_errors_are_one_line(images, tmp_path):
             make(Case(data=name))
         assert "\n" not in str(caught.value)
     with pytest.raises(
-        UsageError, match="2 class folders and a model of 1 classes: set model_args.classes = 2"
+        UsageError, match=r"2 class folders and a model of 1 classes: set model_args\.classes = 2"
     ):
         make(Case(data=f"imagefolder:{images}"), Sample((3, 8, 8), 1))
 

@@ -209,5 +209,5 @@ def test_paced_runs_under_ddp_with_real_collectives(clock, tmp_path):
 
 def test_unknown_model_is_answered_with_the_known_ones():
     """A typo in a model's name gives the names there are and the nearest."""
-    with pytest.raises(UsageError, match="known: mlp, paced.*did you mean 'resnet18'"):
+    with pytest.raises(UsageError, match=r"known: mlp, paced.*did you mean 'resnet18'"):
         plugins.load("models", "resnet-18")

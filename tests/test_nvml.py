@@ -197,7 +197,7 @@ def test_nothing_to_watch_needs_no_nvml() -> None:
     """A launch on CPUs loads no NVML bindings and says why there is nothing."""
     code = (
         "import sys; from bench.samplers.nvml import PLUGIN; from bench.sampling import Watch;"
-        "reader = PLUGIN.open(Watch(out='', parent_pid=0)); assert reader.read(0.0) == {};"
+        "reader = PLUGIN.open(Watch(folder='', parent_pid=0)); assert reader.read(0.0) == {};"
         "assert 'pynvml' not in sys.modules; print(reader.reasons)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -207,7 +207,7 @@ def test_nothing_to_watch_needs_no_nvml() -> None:
 def test_missing_bindings_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python without the NVML bindings gives nulls."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    reader = PLUGIN.open(Watch(out="", parent_pid=0, device_uuids=("GPU-aaaa",)))
+    reader = PLUGIN.open(Watch(folder="", parent_pid=0, device_uuids=("GPU-aaaa",)))
     assert set(reader.read(0.0).values()) == {None}
     assert reader.reasons["nvml"].startswith("no NVML: ModuleNotFoundError")
 

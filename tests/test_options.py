@@ -33,7 +33,7 @@ def test_unknown_option_lists_the_allowed_ones_with_defaults():
 
 def test_option_of_a_plugin_without_any_is_refused():
     """Where nothing can be set, the answer says so."""
-    with pytest.raises(UsageError, match="data_args of 'device': unknown option 'x'; .*: none$"):
+    with pytest.raises(UsageError, match=r"data_args of 'device': unknown option 'x'; .*: none$"):
         check_options("data", "device", {"x": 3}, {})
 
 
@@ -81,5 +81,5 @@ def test_argument_that_nothing_reads_is_refused():
 
 def test_unknown_data_is_answered_with_the_known_ones():
     """A typo before the colon names what there is."""
-    with pytest.raises(UsageError, match="unknown name 'imagefodler'.*did you mean 'imagefolder'"):
+    with pytest.raises(UsageError, match=r"unknown name 'imagefodler'.*did you mean 'imagefolder'"):
         data_plugin("imagefodler:/x")

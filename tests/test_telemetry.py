@@ -16,7 +16,7 @@ import pytest
 from bench import plugins
 from bench.samplers import host as host_sampler
 from bench.samplers._processes import Processes
-from bench.sampling import BURST_S, CPU_SHARE, Line, Readings, Sampler, Turn, Watch
+from bench.sampling import BURST_S, CPU_SHARE, READINGS, Line, Readings, Sampler, Turn, Watch
 from bench.telemetry import Rows, Telemetry, TelemetrySummary, read_lines, summarise, write_parquet
 
 # A stand-in for an engine: two children, of which the first has a child of its own. The first burns CPU.
@@ -70,7 +70,7 @@ def engine() -> Iterator[tuple[int, int, int]]:
 
 def seen(telemetry: Telemetry, lines: int = 12) -> bool:
     """Whether the sampler has written some readings."""
-    path = Path(telemetry._watch.out)
+    path = Path(telemetry._watch.folder) / READINGS
     return path.exists() and len(path.read_bytes().splitlines()) >= lines
 
 
@@ -185,7 +185,7 @@ def test_host_measures_are_rates_between_readings(tmp_path: Path) -> None:
         cpu="100 0 100 800 0 0 0 0 0 0",
         net=" eth0: 1000 1 0 0 0 0 0 0 500 1\n  ib0:0 0 0 0 0 0 0 0 0 0\n",
     )
-    reader = host_sampler.HostReader(Watch(out="", parent_pid=0), proc=tmp_path, shm=tmp_path)
+    reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path)
     first = reader.read(10.0)
     assert first["node", "load1"] == 1.5
     assert first["node", "memory_available_bytes"] == 64 * 1024
@@ -203,12 +203,22 @@ def test_host_measures_are_rates_between_readings(tmp_path: Path) -> None:
     assert not any(subject == "ib0" for subject, _ in second)
 
 
+def test_a_host_with_many_interfaces_loses_none(tmp_path: Path) -> None:
+    """A list of interfaces longer than one read is read to its end."""
+    reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path)
+    for now_s, count in ((1.0, 10), (2.0, 30)):
+        lines = "".join(f"veth{i}: {count} {'0 ' * 7}{count} {'0 ' * 60}\n" for i in range(1000))
+        fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0", net=lines)
+        values = reader.read(now_s)
+    assert [values[f"veth{i}", "rx_bytes_per_s"] for i in range(1000)] == [20.0] * 1000
+
+
 def test_a_source_that_cannot_be_read_is_null_with_a_reason(tmp_path: Path) -> None:
     """A host without these files gives nulls and reasons, and the other measures still come."""
     fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0", net="")
     (tmp_path / "meminfo").write_text("nothing of use\n")
     (tmp_path / "loadavg").unlink()
-    reader = host_sampler.HostReader(Watch(out="", parent_pid=0), proc=tmp_path, shm=tmp_path / "none")
+    reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path / "none")
     values = reader.read(0.0)
     nulls = {"node/load1", "node/memory_available_bytes", "node/shm_used_bytes"}
     assert {"/".join(key) for key, value in values.items() if value is None} == nulls
@@ -229,7 +239,7 @@ class Broken:
 
 def test_a_reader_that_raises_is_a_reason_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening or reading a sampler may fail in any way; the line says why, the first time."""
-    watch = Watch(out="", parent_pid=0)
+    watch = Watch(folder="", parent_pid=0)
     turn = Turn("broken", Broken())
     assert turn.take(watch, 0.0).reasons == {"broken": "RuntimeError: the device fell off the bus"}
     assert turn.take(watch, 0.0).reasons == {}
@@ -243,7 +253,7 @@ def test_a_reader_that_raises_is_a_reason_said_once(monkeypatch: pytest.MonkeyPa
 
 def test_a_costly_reader_is_read_less_often() -> None:
     """Past its burst a reader waits until its CPU time is again its share of the time that passed."""
-    watch = Watch(out="", parent_pid=0)
+    watch = Watch(folder="", parent_pid=0)
 
     class Idle(Broken):
         def read(self, now_s: float) -> Readings:
@@ -295,12 +305,12 @@ def test_the_sampler_loads_no_torch_and_little_else() -> None:
 def test_stop_leaves_no_process_and_no_file() -> None:
     """After stop the process has ended and its folder is gone; a second stop has nothing to add."""
     telemetry = Telemetry(samplers=["host"]).start()
-    pid, out = telemetry.pid, Path(telemetry._watch.out)
+    pid, folder = telemetry.pid, Path(telemetry._watch.folder)
     assert pid is not None
     assert eventually(lambda: seen(telemetry))
     telemetry.stop()
     assert not alive(pid)
-    assert not out.parent.exists()
+    assert not folder.exists()
     assert telemetry.stop().rows["value"] == []
 
 
@@ -320,21 +330,22 @@ def test_stop_works_while_a_forked_child_holds_the_pipe() -> None:
 
 
 def test_the_sampler_ends_with_its_parent() -> None:
-    """When the process that started it is killed, the sampler ends by itself."""
+    """When the process that started it is killed, the sampler ends by itself and clears up."""
     code = (
         "import os, time; from bench.telemetry import Telemetry; telemetry = Telemetry(samplers=['host']).start();"
-        "child = os.fork(); child and print(telemetry.pid, flush=True); time.sleep(60)"
+        "child = os.fork(); child and print(telemetry.pid, telemetry._watch.folder, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert parent.stdout
     try:
-        pid = int(parent.stdout.readline())
-        assert alive(pid)
+        pid, folder = parent.stdout.readline().split()
+        assert alive(int(pid))
         parent.kill()
         parent.wait()
-        assert eventually(lambda: not alive(pid))
+        assert eventually(lambda: not alive(int(pid)))
+        assert not Path(folder).exists()
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.stdout.close()

@@ -50,7 +50,7 @@ def failure(spec, **fields):
 def test_builtin_models_check_their_options():
     """A model of the suite refuses options it does not have, before it is built."""
     with pytest.raises(
-        UsageError, match="model_args of 'mlp': unknown option 'hidden'; allowed.*width = 1024"
+        UsageError, match=r"model_args of 'mlp': unknown option 'hidden'; allowed.*width = 1024"
     ):
         workload(Case(model="mlp", model_args={"hidden": 3}))
 

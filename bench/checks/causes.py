@@ -11,14 +11,14 @@ from bench.machine import suggest_workers
 from bench.measures import format_value
 
 LARGE = 0.10  # of a step: from here on a part of it is worth a finding
-SUPERLINEAR = 1.05
+SUPERLINEAR = 1.05  # as printed: 105.0 %
 NEEDED = ("data_wait", "forward", "backward", "optimizer")  # a copy may rightly be unmeasured
 
 
 def superlinear(known: Known) -> Iterator[Seen]:
     """Efficiency above 105 %: what differs between the base and the run?"""
     for curve in known.curves:
-        above = [point for point in curve.points if point.efficiency.value > SUPERLINEAR]
+        above = [point for point in curve.points if round(point.efficiency.value, 3) >= SUPERLINEAR]
         if above:
             point = max(above, key=lambda point: point.efficiency.value)
             base, cell = known.evidence.cells[curve.base_cell], known.evidence.cells[point.cell]
@@ -146,7 +146,9 @@ def enough_workers(known: Known) -> Iterator[Seen]:
         choice, text = _workers_choice(by_level, usable)
         seen = {str(level): _throughput(cell) for level, cell in sorted(by_level.items())}
         message = f"{text} ({context})"
-        yield Seen(message, tuple(cell.id for cell in by_level.values()), seen, remedy=f"set num_workers={choice}")
+        yield Seen(
+            message, tuple(cell.id for cell in by_level.values()), seen, remedy=f"set num_workers={choice}"
+        )
 
 
 def _workers_choice(by_level: dict[int, Cell], usable: int | None) -> tuple[int, str]:

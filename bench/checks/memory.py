@@ -28,7 +28,9 @@ def shm_short(known: Known) -> Iterator[Seen]:
         need = shm_need(ranks, workers(cell), int(prefetch), int(batch))
         if need > free:
             sums = f"{count(ranks, 'rank')} x {count(workers(cell), 'worker')} x {prefetch:.0f} batches"
-            message = f"/dev/shm may run full: {sums} need {_size(need)}, {_size(free)} are free"
+            message = (
+                f"shared memory (/dev/shm) may run full: {sums} need {_size(need)}, {_size(free)} are free"
+            )
             found.append(Seen(message, (cell.id,), {"batch": _size(batch)}, need))
     yield from worst(found)
 

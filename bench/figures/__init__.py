@@ -1,0 +1,1 @@
+"""Pictures in the report: one file a figure."""

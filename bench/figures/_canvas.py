@@ -31,7 +31,7 @@ FILLS = {
 }
 WIDE = 920  # pixels, of a picture across the page
 MARKERS = ("o", "s", "^", "D", "v", "P")
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "scalemark",
     "font.family": "DejaVu Sans",  # for the layout only: wider than the fonts that pages use
@@ -150,3 +150,12 @@ def left_out(rows: Sequence[Row], count: int, noun: str, key: str = "cell") -> s
 def label_width(labels: Iterable[str]) -> int:
     """Pixels that the longest label needs left of the axes."""
     return int(6.5 * max((len(text) for text in labels), default=0)) + 16
+
+
+def swatches(target: "Axes | Canvas", colours: dict[str, str], **where: Any) -> None:
+    """One line of names with the fills that stand for them."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=FILLS[colour][0], label=name) for name, colour in colours.items()]
+    plain: Any = {"frameon": False, "handlelength": 1.0, "columnspacing": 1.3, "borderaxespad": 0.2}
+    target.legend(handles=handles, ncols=len(handles), **plain, **where)

@@ -94,7 +94,7 @@ def note(value: str) -> Callable[[list[Row]], str | None]:
 def start(canvas: "Canvas", curves: Curves, extra: int) -> "Axes":
     """Axes with room for a legend row a curve and `extra` ones, logarithmic where counts go far."""
     legend = LEGEND_ROW * (len(curves) + extra)
-    axes = place(canvas, 540, 306 + legend, left=60, right=16, top=12, bottom=46 + legend)
+    axes = place(canvas, 540, 306 + legend, left=72, right=16, top=12, bottom=46 + legend)
     axes.grid(axis="y")
     every = [row for rows in curves.values() for row in rows]
     ticks = sorted({row["devices"] for row in every} | {row["base_devices"] for row in every})

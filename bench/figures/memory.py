@@ -3,28 +3,16 @@
 from typing import TYPE_CHECKING
 
 from bench.answers import Analysis
-from bench.figures._canvas import FILLS, WIDE, grouped, label_width, rows_of, tidy
-from bench.plugins import Figure, Row, clip
-from bench.wording import cell_labels, size, tick
+from bench.figures import _ranks
+from bench.figures._canvas import grouped
+from bench.plugins import Figure, Row
+from bench.wording import cell_labels
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 MOST_RANKS = 32
 MOST_RANKS_A_CELL = 8
-BAR = 22  # pixels a rank
-HEAD, FOOT = 52, 50  # pixels above and below the bars of a panel
-# kind: (field, where, colour, thickness). Device kinds lie over each other, since allocated is part of
-# reserved and reserved part of used; host kinds share no page and stand one after the other.
-KINDS = {
-    "device used": ("device_used_bytes", "device", "grey", 0.8),
-    "reserved by torch": ("peak_reserved_bytes", "device", "sky", 0.56),
-    "allocated by torch": ("peak_allocated_bytes", "device", "blue", 0.3),
-    "rank process": ("rank_pss_bytes", "host", "green", 0.7),
-    "loader workers": ("workers_pss_bytes", "host", "orange", 0.7),
-}
-TITLES = {"device": "Device memory, peak", "host": "Host memory (proportional set size)"}
 
 
 def frame(analysis: Analysis) -> list[Row]:
@@ -43,95 +31,14 @@ def frame(analysis: Analysis) -> list[Row]:
             "device_total_bytes": one.device_total_bytes if where == "device" else None,
         }
         for one in analysis.memory
-        for kind, (field, where, _, _) in KINDS.items()
+        for kind, (field, where, _, _) in _ranks.KINDS.items()
         if getattr(one, field) is not None
     ]
 
 
 def draw(rows: list[Row], canvas: "Canvas") -> None:
     """A panel for the device and one for the host, where there is something to show."""
-    panels = grouped(_shown(rows), lambda row: row["where"])
-    heights = {where: BAR * len(_ranks(group)) + HEAD + FOOT for where, group in panels.items()}
-    width, below = WIDE, sum(heights.values())
-    canvas.set_size_inches(width / 72, below / 72)
-    total = below
-    for where, group in panels.items():
-        below -= heights[where]
-        names = _names(group)
-        left = label_width(names)
-        box = (left, below + FOOT, width - left - 90, heights[where] - HEAD - FOOT)
-        axes = tidy(canvas.add_axes((box[0] / width, box[1] / total, box[2] / width, box[3] / total)))
-        _panel(axes, group, names)
-        _title(axes, where, group, left)
-
-
-def _panel(axes: "Axes", rows: list[Row], names: list[str]) -> None:
-    ranks = list(_ranks(rows).values())
-    longest = max(_extent(rank) for rank in ranks)
-    for height, rank in enumerate(ranks):
-        start = 0
-        for row in rank:
-            _, where, colour, thickness = KINDS[row["kind"]]
-            axes.barh(height, row["bytes"], left=start, height=thickness, color=FILLS[colour][0], lw=0)
-            start += row["bytes"] if where == "host" else 0
-        total = rank[0]["device_total_bytes"]
-        text = size(_extent(rank)) + (f" of {size(total)}" if total else "")
-        axes.text(_extent(rank) + longest * 0.012, height, text, va="center")
-    rows_of(axes, names)
-    axes.set_xlim(0, longest or 1)
-    unit, word = (2**30, "GiB") if longest >= 2**30 else (2**20, "MiB")
-    axes.xaxis.set_major_locator(_steps(unit))
-    axes.xaxis.set_major_formatter(lambda value, _: tick(value / unit))
-    axes.set_xlabel(word)
-
-
-def _steps(unit: int) -> "object":
-    """Ticks at round numbers of the unit, not of bytes."""
-    from matplotlib.ticker import MaxNLocator
-
-    class Locator(MaxNLocator):
-        def tick_values(self, vmin: float, vmax: float) -> list[float]:
-            return [value * unit for value in super().tick_values(vmin / unit, vmax / unit)]
-
-    return Locator(nbins=6, steps=[1, 2, 2.5, 5, 10])
-
-
-def _title(axes: "Axes", where: str, rows: list[Row], left: int) -> None:
-    """The panel's name and its legend, above the bars."""
-    from matplotlib.patches import Patch
-
-    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
-    handles = [Patch(facecolor=FILLS[KINDS[kind][2]][0], label=kind) for kind in kinds]
-    axes.annotate(TITLES[where], (0, 1), (0, 30), "axes fraction", textcoords="offset points", weight="bold")
-    axes.legend(
-        handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(-0.012, 1.0),
-        ncols=len(handles),
-        frameon=False,
-        handlelength=1.0,
-        columnspacing=1.3,
-        borderaxespad=0.2,
-    )
-
-
-def _ranks(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
-    return grouped(rows, lambda row: (row["cell"], row["rank"]))
-
-
-def _names(rows: list[Row]) -> list[str]:
-    """Names of the ranks in order; a cell's own name stands at its first one."""
-    names = []
-    for ranks in grouped(rows, lambda row: row["cell"]).values():
-        own = list(dict.fromkeys(row["rank"] for row in ranks))
-        names += [f"{clip(ranks[0]['label'], 46)}   rank {own[0]}", *(f"rank {rank}" for rank in own[1:])]
-    return names
-
-
-def _extent(rank: list[Row]) -> int:
-    """Bytes up to which a rank's bar reaches."""
-    sizes = [row["bytes"] for row in rank]
-    return sum(sizes) if rank[0]["where"] == "host" else max(sizes)
+    _ranks.draw(_shown(rows), canvas)
 
 
 def _shown(rows: list[Row]) -> list[Row]:
@@ -150,7 +57,7 @@ def _shown(rows: list[Row]) -> list[Row]:
 
 def note(rows: list[Row]) -> str | None:
     """What the picture leaves out."""
-    total, shown = len(_ranks(rows)), len(_ranks(_shown(rows)))
+    total, shown = len(_ranks.by_rank(rows)), len(_ranks.by_rank(_shown(rows)))
     if total == shown:
         return None
     return f"Showing {shown} of {total:,} ranks, the fullest of the fastest cells; all are in the CSV."
@@ -159,7 +66,7 @@ def note(rows: list[Row]) -> str | None:
 def nothing(analysis: Analysis) -> str:
     """Why there is no memory to show."""
     if not analysis.memory:
-        return "No rank lived to report its memory."
+        return "No rank reported its memory."
     return "This platform reports neither device memory nor the proportional set size of a process."
 
 

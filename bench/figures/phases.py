@@ -3,7 +3,18 @@
 from typing import TYPE_CHECKING
 
 from bench.answers import Analysis, CellResult
-from bench.figures._canvas import FILLS, PAPER, WIDE, fastest, grouped, label_width, left_out, place, rows_of
+from bench.figures._canvas import (
+    FILLS,
+    PAPER,
+    WIDE,
+    fastest,
+    grouped,
+    label_width,
+    left_out,
+    place,
+    rows_of,
+    swatches,
+)
 from bench.plugins import Figure, Row
 from bench.records import PHASES
 from bench.wording import cell_labels, duration, plural, tick
@@ -59,7 +70,9 @@ def draw(rows: list[Row], canvas: "Canvas") -> None:
     axes.set_xlim(0, longest or 1.0)
     axes.xaxis.set_major_formatter(lambda value, _: tick(value * 1e3))
     axes.set_xlabel("milliseconds a step")
-    _legend(canvas, {row["phase"] for cell in cells for row in cell if row["seconds"]}, left)
+    found = {row["phase"] for cell in cells for row in cell if row["seconds"]}
+    colours = {phase: COLOURS[phase] for phase in PHASES if phase in found}
+    swatches(canvas, colours, loc="upper left", bbox_to_anchor=((left - 6) / WIDE, 1.0))
 
 
 def _bar(axes: "Axes", height: int, cell: list[Row], longest: float, width: int) -> float:
@@ -76,23 +89,6 @@ def _bar(axes: "Axes", height: int, cell: list[Row], longest: float, width: int)
             axes.text(start + seconds / 2, height, text, color=ink, ha="center", va="center", fontsize=10)
         start += seconds
     return start
-
-
-def _legend(canvas: "Canvas", phases: set[str], left: int) -> None:
-    from matplotlib.patches import Patch
-
-    found = [phase for phase in PHASES if phase in phases]
-    handles = [Patch(facecolor=FILLS[COLOURS[phase]][0], label=phase) for phase in found]
-    canvas.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=((left - 6) / WIDE, 1.0),
-        ncols=len(handles),
-        frameon=False,
-        handlelength=1.0,
-        columnspacing=1.3,
-        borderaxespad=0.2,
-    )
 
 
 def note(rows: list[Row]) -> str | None:

@@ -1,6 +1,6 @@
 """Throughput against devices, with every launch drawn."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.answers import Analysis
 from bench.figures import _curves
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
+IDEAL: Any = {"color": MUTED, "lw": 1.3, "ls": (0, (5, 3))}
 COLUMNS = ("mean_samples_per_s", "low_samples_per_s", "high_samples_per_s")
 
 
@@ -40,16 +41,16 @@ def draw(rows: list[Row], canvas: "Canvas") -> None:
     curves = _curves.shown(rows, "mean_samples_per_s")
     every = [row for group in curves.values() for row in group]
     bases = grouped(every, lambda row: (row["base_devices"], row["base_samples_per_s"]))
-    axes = _curves.start(canvas, curves, extra=len(bases))
+    axes = _curves.start(canvas, curves, extra=1)
     for position, (group, name) in enumerate(zip(curves.values(), _curves.names(curves)[0], strict=True)):
         _dots(axes, position, group)
         _curves.line(axes, position, group, COLUMNS, name)
     for (devices, rate), group in bases.items():
         last = max(devices, *(row["devices"] for row in group))
-        name = f"ideal, from {clip(group[0]['base'], 30)}: {number(rate)} samples/s"
-        ideal = [rate, rate * last / devices]
-        axes.plot([devices, last], ideal, color=MUTED, lw=1.3, ls=(0, (5, 3)), label=name)
+        axes.plot([devices, last], [rate, rate * last / devices], **IDEAL)
         axes.plot([devices], [rate], color=INK, marker="_", ms=13, mew=2)
+        name = f"ideal, from {clip(group[0]['base'], 30)}: {number(rate)} samples/s"
+    axes.plot([], [], label=name if len(bases) == 1 else "ideal, from each curve's own base", **IDEAL)
     _limits(axes, every)
     _curves.legend(canvas, axes)
 

@@ -1,0 +1,1 @@
+"""What is measured beside the ranks: one file a sampler."""

@@ -46,6 +46,13 @@ class HostReader:
             self._files[name] = os.open(self._proc / name, os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._files[name], 1 << 16, 0)
 
+    def _whole_text(self, name: str) -> bytes:
+        """For files that the kernel hands out a page at a time, in whole lines."""
+        text = self._text(name)
+        while more := os.pread(self._files[name], 1 << 16, len(text)):
+            text += more
+        return text
+
     def _load(self) -> Readings:
         return {("node", "load1"): float(self._text("loadavg").split()[0])}
 
@@ -76,7 +83,7 @@ class HostReader:
     def _network(self, now_s: float) -> Readings:
         """Bytes a second of every interface that ever carried any."""
         counts = {}
-        for line in self._text("net/dev").splitlines()[2:]:
+        for line in self._whole_text("net/dev").splitlines()[2:]:
             interface, _, fields = line.partition(b":")
             numbers = fields.split()
             counts[interface.strip().decode()] = (int(numbers[0]), int(numbers[8]))

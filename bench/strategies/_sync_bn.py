@@ -52,7 +52,7 @@ class ReferenceSyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _update_running(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        if not self.track_running_stats or self.running_mean is None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(1)
         momentum = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
@@ -77,7 +77,7 @@ class _SyncNormalise(torch.autograd.Function):
         scale = torch.rsqrt(var + eps)
         normal = ((wide - _spread(mean, x)) * _spread(scale, x)).to(x.dtype)
         ctx.save_for_backward(normal, scale, count, weight)
-        y = normal if weight is None else normal * _spread(weight, x) + _spread(bias, x)
+        y = normal if weight is None or bias is None else normal * _spread(weight, x) + _spread(bias, x)
         ctx.mark_non_differentiable(mean, var, count)
         return y, mean, var, count
 

@@ -1,0 +1,1 @@
+"""Commands of scalemark: one file a verb."""

@@ -12,10 +12,18 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="AXIS=V1,V2", help="Override an axis; several values make it vary."),
 ]
-Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Largest number of ranks (default: device slots).")]
-Devices = Annotated[str | None, typer.Option("--devices", metavar="0,1", help="Accelerators to use, in this order.")]
-Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Let ranks share devices (gloo; marked in every row).")]
-Budget = Annotated[str | None, typer.Option("--budget", metavar="10m", help="Time limit: 90s, 10m, 2h, or none.")]
+Nproc = Annotated[
+    int | None, typer.Option("--nproc", min=1, help="Largest number of ranks (default: device slots).")
+]
+Devices = Annotated[
+    str | None, typer.Option("--devices", metavar="0,1", help="Accelerators to use, in this order.")
+]
+Oversubscribe = Annotated[
+    bool, typer.Option("--oversubscribe", help="Let ranks share devices (gloo; marked in every row).")
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="10m", help="Time limit: 90s, 10m, 2h, or none.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 DEFAULT_BUDGET = "10m"

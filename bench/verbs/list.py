@@ -8,7 +8,9 @@ from bench.verbs import _options as o
 
 
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="strategies, models, data, suites, ...: all without it.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="strategies, models, data, suites, ...: all without it.")
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """List strategies, models, data, suites, samplers, figures and verbs."""

@@ -44,7 +44,13 @@ def plan(
 def as_dict(made: "Plan", budget_s: float | None) -> dict[str, Any]:
     """The plan as plain data."""
     cells = [
-        {"id": c.id, "suite": c.suite, "skipped": c.skipped, "case": c.case, "seconds": made.estimates[c.id].seconds}
+        {
+            "id": c.id,
+            "suite": c.suite,
+            "skipped": c.skipped,
+            "case": c.case,
+            "seconds": made.estimates[c.id].seconds,
+        }
         for c in made.cells
     ]
     return {
@@ -68,8 +74,8 @@ def expected_s(made: "Plan", budget_s: float | None) -> tuple[float, float]:
 
 def show(made: "Plan", budget_s: float | None) -> None:
     """The plan in words and a table."""
-    from bench.live import clock
     from bench.console import table
+    from bench.live import clock
 
     rows = [[c.suite, c.id, f"{made.estimates[c.id].seconds:.0f} s"] for c in made.runnable]
     typer.echo(table(["suite", "cell", "a launch"], rows))
@@ -81,7 +87,11 @@ def show(made: "Plan", budget_s: float | None) -> None:
     for text in made.notes:
         typer.echo(f"note: {text}")
     low, high = expected_s(made, budget_s)
-    rough = "" if all(e.measured for e in made.estimates.values()) else " (partly guessed: not all cells ran here before)"
+    rough = (
+        ""
+        if all(e.measured for e in made.estimates.values())
+        else " (partly guessed: not all cells ran here before)"
+    )
     span = clock(low) if round(low) == round(high) else f"{clock(low)} to {clock(high)}"
     limit = "no time limit" if budget_s is None else f"time limit {clock(budget_s)}"
     typer.echo(f"{len(made.runnable)} cells, a block of all takes about {clock(made.block_s)}{rough};")

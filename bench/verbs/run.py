@@ -17,15 +17,23 @@ if TYPE_CHECKING:
 
 def run(
     suites: o.Suites,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="results/NAME", help="Where the study goes.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="results/NAME", help="Where the study goes.")
+    ] = None,
     sets: o.Sets = None,
     nproc: o.Nproc = None,
     devices: o.Devices = None,
     oversubscribe: o.Oversubscribe = False,
     budget: o.Budget = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One launch a cell: no intervals, no verdicts.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study at -o (default: the newest).")] = False,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that fails.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One launch a cell: no intervals, no verdicts.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the study at -o (default: the newest).")
+    ] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first cell that fails.")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of launches.")] = 0,
 ) -> None:
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
@@ -144,7 +152,9 @@ def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool
         with Live() as live:
             Study(plan, store, host, rules, live).run()
     except Interrupted:
-        typer.echo(f"stopped; everything measured is kept. Go on with: scalemark run {' '.join(plan.suites)} --resume -o {store.root}")
+        typer.echo(
+            f"stopped; everything measured is kept. Go on with: scalemark run {' '.join(plan.suites)} --resume -o {store.root}"
+        )
         return False
     return True
 

@@ -1,0 +1,96 @@
+"""A user's model that fails in a chosen way, on a chosen rank, in the middle of training."""
+
+import os
+import resource
+import signal
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from bench.workload import Workload, classification_loss
+
+AT_STEP = 4
+
+
+class Digits(Dataset):
+    """Small random samples; `item` runs first for every item, `megabytes` makes each one larger."""
+
+    def __init__(self, length=512, item=None, megabytes=0):
+        self.length, self.item, self.megabytes = length, item, megabytes
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if self.item:
+            self.item()
+        width = 8 + int(self.megabytes * 1e6 / 4)
+        return torch.zeros(width), index % 4
+
+
+class First8(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.layer(x[:, :8])
+
+
+def build(case):
+    fault, rank = case.model_args.get("fault"), case.model_args.get("rank", 1)
+    here = int(os.environ.get("RANK", -1)) == rank
+    length = 512
+    if fault == "uneven" and here:
+        length = 1024
+    item = spend_descriptors if fault == "fds" and here else None
+    megabytes = case.model_args.get("megabytes", 0)
+    steps = [0]
+
+    def loss(model, batch):
+        steps[0] += 1
+        if here and steps[0] == AT_STEP and fault in FAULTS:
+            FAULTS[fault]()
+        return classification_loss(model, batch)
+
+    return Workload(First8(), dataset=Digits(length, item, megabytes), loss=loss)
+
+
+def spend_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    held.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(100))
+
+
+def eat_memory():
+    while True:
+        held.append(bytearray(os.urandom(1 << 20)) * 32)
+
+
+def fail():
+    raise ValueError("planted <b>failure</b>")
+
+
+def port():
+    import socket
+
+    taken = socket.create_server(("127.0.0.1", 0))
+    socket.create_server(taken.getsockname())
+
+
+held = []
+FAULTS = {
+    "raise": fail,
+    "exit": lambda: sys.exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "hang": lambda: time.sleep(3600),
+    "memory": eat_memory,
+    "port": port,
+    "device_memory": lambda: (_ for _ in ()).throw(
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+    ),
+}

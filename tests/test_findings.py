@@ -1,0 +1,407 @@
+"""Findings: each one is seen where its cause is, absent where it is not, and says what to do."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
+
+from bench.analysis import analyse
+from bench.answers import Finding
+from bench.case import Case
+from bench.checks.memory import shm_need
+from bench.checks.seen import Seen, capped, worst
+from bench.checks.setup import cpu_demand
+from bench.failures import REMEDIES
+from bench.findings import TABLE
+from bench.records import LaunchRecord
+
+SINGLE = Case()
+PHOTOS = Case(data="photos", num_workers=2)
+Change = Callable[[LaunchRecord], LaunchRecord]
+
+
+def ddp(ranks: int, **fields: Any) -> Case:
+    """DDP on so many ranks."""
+    return Case(strategy="ddp", ranks=ranks, **fields)
+
+
+def found(root: Path, cells: list[Case], **fields: Any) -> dict[str, Finding]:
+    """Code -> its first finding, for a simulated study."""
+    findings: dict[str, Finding] = {}
+    for finding in analyse([simulate(root / "study", cells, **fields)]).findings:
+        findings.setdefault(finding.code, finding)
+    return findings
+
+
+def rewindow(record: LaunchRecord, state: str) -> LaunchRecord:
+    """The record with another state of its cut."""
+    assert record.window is not None
+    cut = msgspec.structs.replace(record.window.cut, state=state)
+    return msgspec.structs.replace(record, window=msgspec.structs.replace(record.window, cut=cut))
+
+
+def rephase(record: LaunchRecord, *by_rank: dict[str, float | None]) -> LaunchRecord:
+    """The record with phases of its ranks changed, in order of rank."""
+    ranks = [
+        msgspec.structs.replace(rank, phases_s=rank.phases_s | phases)
+        for rank, phases in zip(record.ranks, by_rank, strict=True)
+    ]
+    return msgspec.structs.replace(record, ranks=tuple(ranks), phases_s=ranks[0].phases_s)
+
+
+def only(case: Case, change: Change) -> Change:
+    """`change` for one cell, nothing for the others."""
+    return lambda record: change(record) if record.cell == case.id else record
+
+
+CLEAN = {"host": GPU_HOST, "spread": 0.002}
+
+
+def test_a_clean_study_has_nothing_to_say(tmp_path: Path) -> None:
+    """Equal settings, no faults, scaling as it should be: no warning and no problem."""
+    findings = analyse([simulate(tmp_path / "s", [SINGLE, ddp(1), ddp(2)], **CLEAN)]).findings
+    assert [finding.message for finding in findings if finding.level != "info"] == []
+
+
+SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
+    "failed-launches": (
+        [SINGLE, ddp(2)],
+        {"change": only(ddp(2), failed)},
+        r"5 launches of 1 cell failed: exception \(rank 1: ValueError: no\)",
+    ),
+    "not-in-effect": (
+        [ddp(2)],
+        {"change": lambda r: msgspec.structs.replace(r, mismatches=("strategy: asked for ddp, ran as dp",))},
+        "asked for ddp, ran as dp",
+    ),
+    "throughput-falls": (
+        [SINGLE, ddp(2), ddp(4)],
+        {"step_s": lambda case: 0.1 * case.devices**1.5, "spread": 0.001},
+        r"adding devices loses throughput: 160 samples/s on 1 device and 80.* samples/s on 4 ranks; stop at 1 device$",
+    ),
+    "threads-differ": (
+        [SINGLE, ddp(2), ddp(4)],
+        {"change": only(SINGLE, lambda r: each_rank(r, "effective", threads=2))},
+        r"^baseline not comparable: threads 2 vs 1$",
+    ),
+    "memory-contradicts": (
+        [ddp(2)],
+        CLEAN | {"change": lambda r: each_rank(r, "memory", peak_reserved_bytes=90 * MIB)},
+        r"rank [01]: .* MiB <= 90.0 MiB <= .* does not hold",
+    ),
+    "super-linear": (
+        [SINGLE, ddp(2)],
+        {"step_s": lambda case: 16 / 100 if case.devices == 1 else 32 / 210, "spread": 0.0},
+        r"^super-linear: check baseline: efficiency 105\.0 % on 2 ranks; differs: strategy single vs ddp$",
+    ),
+    "cpu-oversubscribed": (
+        [ddp(2, data="photos", num_workers=4)],
+        {"host": CPU_HOST | {"cpus_usable": 2}},
+        r"^CPU oversubscribed: 2 ranks x \(4 workers x 1 thread \+ 1 thread\) = 10 on 2 CPUs$",
+    ),
+    "devices-oversubscribed": (
+        [ddp(4)],
+        {"change": lambda r: msgspec.structs.replace(r, marks=("oversubscribed",))},
+        "1 cell ran with more ranks than there are devices",
+    ),
+    "input-bound": ([Case(data="photos")], {}, r"^input-bound: 30\.\d ms of 7\d\.\d ms a step is waiting"),
+    "copy-bound": (
+        [ddp(2)],
+        CLEAN | {"change": lambda r: rephase(r, *[{"h2d": 0.03}] * 2)},
+        r"^copy-bound: 30\.0 ms of",
+    ),
+    "slow-rank": (
+        [ddp(2)],
+        {"change": lambda r: rephase(r, {"backward": 0.08}, {"forward": 0.05})},
+        r"^rank 1 is late: its forward",
+    ),
+    "dataparallel-overhead": (
+        [Case(strategy="dp", ranks=2), ddp(2)],
+        CLEAN | {"step_s": lambda case: 0.12 if case.strategy == "dp" else 0.09},
+        r"DataParallel overhead: it reaches 7\d\.\d % of DDP's throughput",
+    ),
+    "not-converged": ([SINGLE, ddp(2)], {"spread": 0.08}, r"not converged: 2 of 2 cells; the widest is ±\d"),
+    "unsteady": (
+        [SINGLE, ddp(2)],
+        {"change": only(SINGLE, lambda r: rewindow(r, "unsteady"))},
+        "unsteady: 5 launches still drifted",
+    ),
+    "two-modes": (
+        [SINGLE],
+        {"blocks": 10, "spread": 0.0, "change": lambda r: slower(r, 1.2) if r.block == 4 else r},
+        "two groups, 328 samples/s to 393 samples/s",
+    ),
+    "mixed-hosts": (
+        [SINGLE, ddp(2)],
+        {"change": only(SINGLE, lambda r: msgspec.structs.replace(r, fingerprint="other"))},
+        "launches from 2 different hosts or software versions",
+    ),
+    "speed-variables": (
+        [SINGLE],
+        {
+            "change": lambda r: msgspec.structs.replace(
+                r, environment={"NCCL_DEBUG": "INFO"} if r.block else {}
+            )
+        },
+        r"NCCL_DEBUG=INFO; not the same in every launch: NCCL_DEBUG$",
+    ),
+    "shm-short": (
+        [PHOTOS],
+        {"host": CPU_HOST | {"shm_free_bytes": 4 * MIB}},
+        r"\(/dev/shm\) may run full: 1 rank x 2 workers x 2 batches need 9\.19 MiB, 4\.00 MiB are free",
+    ),
+    "files-grow": (
+        [SINGLE],
+        {"change": lambda r: each_rank(r, "memory", open_fds=120)},
+        r"open files of rank 0 grew from 20 to 120",
+    ),
+    "memory-uneven": (
+        [Case(strategy="dp", ranks=4)],
+        CLEAN
+        | {
+            "change": lambda r: each_rank(
+                r, "memory", per_device_allocated_bytes=(29200 * MIB, *[11244 * MIB] * 3)
+            )
+        },
+        r"^device 0 holds 2\.60 times what the others hold: 28\.5 GiB vs 11\.0 GiB$",
+    ),
+    "phases-missing": (
+        [SINGLE],
+        {"change": lambda r: rephase(r, {"backward": None})},
+        r"^insufficient data \(missing: backward\)",
+    ),
+    "reference-used": ([ddp(2, sync_bn=True)], {}, "reference SyncBN on CPU: torch's own does not run here"),
+    "stand-ins-used": ([Case(model="paced", data="paced")], {}, "paced data, paced model"),
+    "pin-memory-idle": (
+        [Case(data="photos", pin_memory=True)],
+        {},
+        r"^pin_memory has no effect: no accelerator$",
+    ),
+    "samples-uneven": (
+        [ddp(4, data="photos")],
+        {"change": lambda r: each_rank(r, "counts", dataset_len=10, padded=2)},
+        "2 samples of 10 repeated an epoch by ddp on 4 ranks",
+    ),
+    "straggler-possible": (
+        [SINGLE, ddp(2)],
+        {"change": only(ddp(2), lambda r: rephase(r, {"backward": 0.0538}, {"backward": 0.0534}))},
+        "straggler is possible, rank not identifiable from wall times",
+    ),
+    "enough-workers": (
+        [Case(data="photos", num_workers=workers) for workers in (0, 2, 4, 8, 16)],
+        {
+            "step_s": lambda case: 16 / {0: 50, 2: 100, 4: 180, 8: 182, 16: 175}[case.num_workers],
+            "spread": 0.001,
+        },
+        r"^num_workers 4 gives 180 samples/s; more workers give no more",
+    ),
+    "steady-assumed": ([SINGLE], {"change": lambda r: rewindow(r, "assumed")}, "steady state assumed"),
+    "rank-warnings": (
+        [ddp(2)],
+        {"change": lambda r: rewarn(r, "find_unused_parameters=True not needed")},
+        r"^ranks were warned: find_unused_parameters=True not needed$",
+    ),
+    "not-run": ([SINGLE], {"change": lambda record: None}, "1 cell of the plan did not run"),
+    "quick-study": ([SINGLE], {"quick": True}, "one launch a cell, so no intervals and no verdicts"),
+}
+
+
+def slower(record: LaunchRecord, factor: float) -> LaunchRecord:
+    """The record at a lower throughput."""
+    window = record.window
+    assert window is not None
+    assert window.samples_per_s is not None
+    window = msgspec.structs.replace(window, samples_per_s=window.samples_per_s / factor)
+    return msgspec.structs.replace(record, window=window)
+
+
+def rewarn(record: LaunchRecord, text: str) -> LaunchRecord:
+    """The record with a warning in every rank."""
+    ranks = tuple(msgspec.structs.replace(rank, warnings=(text,)) for rank in record.ranks)
+    return msgspec.structs.replace(record, ranks=ranks)
+
+
+@pytest.mark.parametrize("code", SEEN)
+def test_each_finding_is_seen_where_its_cause_is(tmp_path: Path, code: str) -> None:
+    """The cause is there: the finding is made, worded as it should be, with a remedy."""
+    cells, fields, message = SEEN[code]
+    findings = found(tmp_path, cells, **fields)
+    assert code in findings
+    assert re.search(message, findings[code].message), findings[code].message
+    assert len(findings[code].remedy) > 10
+
+
+def test_broken_lines_are_a_finding(tmp_path: Path) -> None:
+    """A cut last line is named with its number."""
+    store = simulate(tmp_path / "s", [SINGLE])
+    store.launches_path.write_bytes(store.launches_path.read_bytes()[:-20])
+    analysis = analyse([store])
+    (one,) = [finding for finding in analysis.findings if finding.code == "broken-lines"]
+    assert "launches.jsonl:5: " in one.message
+    assert analysis.truncated_lines == 1
+
+
+def test_every_row_of_the_table_is_tested() -> None:
+    """A finding added to the table needs a case here."""
+    assert {rule.code for rule in TABLE} == SEEN.keys() | {"broken-lines"}
+    assert len({rule.code for rule in TABLE}) == len(TABLE)
+
+
+def test_problems_come_first(tmp_path: Path) -> None:
+    """Problems, then warnings, then what is good to know."""
+    cells, fields, _ = SEEN["failed-launches"]
+    levels = [
+        f.level for f in analyse([simulate(tmp_path / "s", [*cells, Case(data="photos")], **fields)]).findings
+    ]
+    assert levels == sorted(levels, key=["problem", "warning", "info"].index)
+    assert len(set(levels)) > 1
+
+
+def test_the_sum_of_busy_threads_is_written_out() -> None:
+    """Ranks x (workers x threads a worker + threads of the rank itself)."""
+    assert cpu_demand(2, 4, 0, threads_per_worker=2) == (16, "2 ranks x 4 workers x 2 threads = 16")
+    assert cpu_demand(2, 4, 2) == (12, "2 ranks x (4 workers x 1 thread + 2 threads) = 12")
+    assert cpu_demand(1, 0, 4) == (4, "1 rank x 4 threads = 4")
+
+
+def test_shared_memory_holds_every_prefetched_batch() -> None:
+    """Ranks x workers x prefetch x bytes of a batch."""
+    assert shm_need(ranks=2, workers=4, prefetch=2, batch_bytes=10) == 160
+
+
+def test_enough_cpus_are_no_finding(tmp_path: Path) -> None:
+    """As many busy threads as CPUs is fine, and models that sleep compete for none."""
+    cell = ddp(2, data="photos", num_workers=1)
+    assert "cpu-oversubscribed" not in found(tmp_path, [cell], host=CPU_HOST | {"cpus_usable": 4})
+    paced = ddp(8, model="paced")
+    assert "cpu-oversubscribed" not in found(tmp_path / "paced", [paced], host=CPU_HOST | {"cpus_usable": 2})
+
+
+def test_a_late_rank_is_named_and_its_victim_is_not(tmp_path: Path) -> None:
+    """Rank 1 waits 50 ms for its data; rank 0's 53 ms of backward are waiting for it, not communication."""
+
+    def late(record: LaunchRecord) -> LaunchRecord:
+        small = {"h2d": 0.0, "forward": 0.002, "optimizer": 0.0, "other": 0.0}
+        record = rephase(
+            record,
+            {"data_wait": 0.0001, "backward": 0.0534} | small,
+            {"data_wait": 0.0503, "backward": 0.0052} | small,
+        )
+        ranks = tuple(msgspec.structs.replace(rank, step_s=0.0555) for rank in record.ranks)
+        return msgspec.structs.replace(record, ranks=ranks)
+
+    findings = found(tmp_path, [ddp(2, data="photos")], change=late)
+    message = findings["input-bound"].message
+    assert message.startswith("input-bound: rank 1: 50.3 ms of 55.5 ms a step is waiting for the next batch")
+    assert message.endswith("the other ranks wait for it in backward")
+    assert "straggler-possible" not in findings
+    assert "slow-rank" not in findings
+
+
+def test_a_delay_inside_backward_is_not_given_to_a_rank(tmp_path: Path) -> None:
+    """Both ranks show the same long backward: the finding abstains, and no rank is named."""
+    cells, fields, _ = SEEN["straggler-possible"]
+    findings = found(tmp_path, cells, **fields)
+    assert "slow-rank" not in findings
+    assert "input-bound" not in findings
+    assert "rank 1" not in findings["straggler-possible"].message
+
+
+def test_copies_timed_by_the_cpu_are_not_called_copy_bound(tmp_path: Path) -> None:
+    """Copies are asynchronous: without the device's clock there is no such finding."""
+    change = SEEN["copy-bound"][1]["change"]
+    cpu = found(
+        tmp_path, [ddp(2)], **CLEAN | {"change": lambda r: msgspec.structs.replace(change(r), clock="cpu")}
+    )
+    assert "copy-bound" not in cpu
+
+
+def test_no_workers_is_a_legal_recommendation(tmp_path: Path) -> None:
+    """Cheap items: every worker makes it slower, and 0 is what to set."""
+    cells = [Case(data="synthetic", num_workers=workers) for workers in (0, 1, 2)]
+    finding = found(tmp_path, cells, step_s=lambda case: 0.1 + 0.05 * case.num_workers)["enough-workers"]
+    assert finding.remedy == "set num_workers=0"
+
+
+@pytest.mark.parametrize(("usable", "choice"), [(2, 0), (4, 1), (16, 4)])
+def test_no_more_workers_are_recommended_than_the_cpus_allow(
+    tmp_path: Path, usable: int, choice: int
+) -> None:
+    """Two ranks on 2 CPUs leave none for workers, on 4 one each, though more were faster."""
+    cells = [ddp(2, data="photos", num_workers=workers) for workers in (0, 1, 2, 4)]
+    finding = found(tmp_path, cells, host=CPU_HOST | {"cpus_usable": usable}, spread=0.001)["enough-workers"]
+    assert finding.remedy == f"set num_workers={choice}"
+    assert ("would crowd" in finding.message) == (usable < 16)
+
+
+@pytest.mark.parametrize("reason", sorted(REMEDIES))
+def test_every_class_of_failure_has_its_remedy(tmp_path: Path, reason: str) -> None:
+    """A failed launch says its class, who failed first, and what to do about that class."""
+    finding = found(tmp_path, [ddp(2)], change=lambda r: failed(r, reason=reason))["failed-launches"]
+    assert finding.remedy == REMEDIES[reason]
+    assert finding.evidence == {"reason": reason, "failed first": "rank 1"}
+
+
+def test_idle_pinning_is_said_once_and_is_no_problem(tmp_path: Path) -> None:
+    """A pinned cell on a CPU host is known to be idle: good to know, and not also called not in effect."""
+    findings = found(tmp_path, [Case(data="photos"), Case(data="photos", pin_memory=True)])
+    assert findings["pin-memory-idle"].level == "info"
+    assert "not-in-effect" not in findings
+
+
+def test_failures_of_two_classes_are_two_findings(tmp_path: Path) -> None:
+    """Out of memory and a hang are not mixed."""
+    store = simulate(
+        tmp_path / "s",
+        [SINGLE, ddp(2)],
+        change=lambda r: (
+            failed(r, reason="hang", status="timeout", first_rank=None)
+            if r.cell == SINGLE.id
+            else failed(r, reason="oom_device")
+        ),
+    )
+    failures = [f for f in analyse([store]).findings if f.code == "failed-launches"]
+    assert {f.evidence["reason"] for f in failures} == {"hang", "oom_device"}
+    hang = next(f for f in failures if f.evidence["reason"] == "hang")
+    assert "failed first" not in hang.evidence
+
+
+def test_efficiency_just_below_the_limit_is_no_finding(tmp_path: Path) -> None:
+    """104.9 % is not called super-linear."""
+    rates = {1: 100.0, 2: 209.8}
+    findings = found(
+        tmp_path, [SINGLE, ddp(2)], step_s=lambda case: case.global_batch / rates[case.devices], spread=0.0
+    )
+    assert "super-linear" not in findings
+
+
+def test_noise_between_counts_is_not_a_loss_of_throughput(tmp_path: Path) -> None:
+    """A flat curve with wide intervals does not say that devices take throughput away."""
+    rates = {1: 100.0, 2: 99.0}
+    findings = found(
+        tmp_path, [SINGLE, ddp(2)], step_s=lambda case: case.global_batch / rates[case.devices], spread=0.05
+    )
+    assert "throughput-falls" not in findings
+
+
+def test_one_finding_speaks_for_all_cells_that_show_it() -> None:
+    """The gravest is worded, the others are counted and listed."""
+    (one,) = worst(
+        [Seen("small", ("a",), weight=1), Seen("large", ("b",), weight=2), Seen("mid", ("c",), weight=1.5)]
+    )
+    assert (one.message, one.cells) == ("large (and 2 more cells)", ("b", "c", "a"))
+    assert list(worst([])) == []
+
+
+def test_a_large_matrix_does_not_bury_the_rest() -> None:
+    """Past six findings of one kind the others are counted in one."""
+    many = [Seen(f"finding {i}", (f"cell {i}",)) for i in range(30)]
+    kept = capped(many)
+    assert len(kept) == 6
+    assert kept[-1].message == "25 more like these, first: finding 5"
+    assert len(kept[-1].cells) == 25
+    assert capped(many[:6]) == many[:6]

@@ -1,0 +1,353 @@
+"""The report: what it says, that it says it safely, and that it is written whole or not at all."""
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import analysis_samples as samples
+import msgspec
+import pytest
+import simulate
+
+from bench import report, report_card, report_tables, wording
+from bench.analysis import analyse
+from bench.case import Case
+from bench.errors import UsageError
+from bench.tables import amount, data
+
+PERCENT = "\u00a0%"
+
+
+def texts(table):
+    """The texts of a table, a list a row."""
+    return [[entry.text for entry in line.entries] for line in table.lines]
+
+
+def column(table, title):
+    """The texts of one column."""
+    at = [one.title for one in table.columns].index(title)
+    return [line.entries[at].text for line in table.lines]
+
+
+def read(path):
+    """The rows of a CSV."""
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+# The verdict card
+
+
+def test_headline_is_one_sentence_for_a_newcomer():
+    """Devices, strategy, throughput, speed-up, efficiency, base and main loss stand in the first sentences."""
+    assert report_card.card(samples.study()).headline.replace(PERCENT, " %") == (
+        "2 CPU ranks under DDP train 41.2 samples/s, 1.62 times one rank: 81 % [79, 83] of ideal "
+        "(base: single, no wrapper, 25.4 samples/s). "
+        "Most of the loss: waiting in backward for the other rank (118 ms a step, 15 % of it)."
+    )
+
+
+def test_headline_of_one_device_claims_no_scaling():
+    """On one device there is a throughput and a sentence about what it doesn't say."""
+    card = report_card.card(samples.one_point())
+    assert card.headline == "1 CPU rank without a wrapper trains 25.4 samples/s."
+    assert card.limits == ["Everything was measured on 1 device, so nothing can be said about scaling."]
+
+
+def test_a_quick_card_has_no_interval_and_says_so():
+    """With one launch a cell no interval is shown and the card says that there is no verdict."""
+    card = report_card.card(samples.quick())
+    assert "[" not in card.headline
+    assert card.limits == ["One launch a cell: no intervals and no verdicts."]
+    assert card.settings == []
+
+
+def test_a_study_without_results_says_why():
+    """Where every launch failed the card gives the reason instead of a number."""
+    card = report_card.card(samples.all_failed())
+    assert card.headline == "No configuration can be called best."
+    assert "None of 2 cells gave a number: rank 1: SIGKILL." in card.limits
+    assert [tile.title for tile in card.tiles] == ["Findings"]
+
+
+def test_the_card_counts_problems_and_warnings_only():
+    """A note is no warning: the sample has one problem, one warning and two notes."""
+    tile = report_card.card(samples.study()).tiles[-1]
+    assert (tile.value, tile.detail, tile.href) == ("2", "1 problem, 1 warning", "#findings")
+
+
+def test_the_card_names_the_largest_decided_settings():
+    """Settings come largest change first, each once, and undecided ones not at all."""
+    chosen = report_card.card(samples.study()).settings
+    assert [(one.factor, one.verdict) for one in chosen] == [
+        ("sync_bn", "slower"),
+        ("num_workers", "faster"),
+        ("strategy", "small change"),
+    ]
+
+
+# Tables
+
+
+def test_scaling_table_values():
+    """A curve's table holds throughput, speed-up, efficiency and interval of every device count."""
+    table = report_tables.scaling(samples.study().curves[0])
+    assert column(table, "devices") == ["1", "2", "4"]
+    assert column(table, "samples/s") == ["25.4", "41.2", "52.0"]
+    assert column(table, "speed-up") == ["1.00", "1.62", "2.05"]
+    assert [one.replace(PERCENT, " %") for one in column(table, "efficiency")] == ["100 %", "81 %", "51 %"]
+    assert column(table, "Gustafson")[0] == "n/a"
+    assert "base: single, no wrapper, 25.4 samples/s" in table.caption
+
+
+def test_strong_scaling_names_its_own_law():
+    """The serial part is Karp-Flatt's under strong scaling, and never under the other's name."""
+    strong = msgspec.structs.replace(samples.study().curves[0], scaling="strong")
+    titles = [one.title for one in report_tables.scaling(strong).columns]
+    assert "Karp-Flatt" in titles
+    assert "Gustafson" not in titles
+
+
+def test_comparison_table_keeps_the_inconclusive():
+    """An undecided comparison stands in the table with the launches that would decide it."""
+    table = report_tables.comparisons(samples.study())
+    assert column(table, "verdict") == ["faster", "inconclusive", "equivalent", "slower", "small change"]
+    assert column(table, "launches to decide") == ["n/a", "12", "n/a", "n/a", "n/a"]
+
+
+def test_memory_kinds_that_nobody_has_are_no_columns():
+    """On a CPU host there is no column of device memory; on devices there is."""
+    cpu, gpu = samples.study(), samples.gpus()
+    titles = [
+        {column.title for column in report_tables.memory(one, wording.cell_labels(one.cells)).columns}
+        for one in (cpu, gpu)
+    ]
+    assert "allocated" not in titles[0]
+    assert {"allocated", "reserved", "device used", "rank, PSS"} <= titles[1]
+
+
+def test_failed_cells_stand_in_the_table_without_numbers():
+    """A failed cell keeps its row: status, reason, and n/a where a number would be."""
+    analysis = samples.study()
+    table = report_tables.cells(analysis, wording.cell_labels(analysis.cells))
+    assert column(table, "status")[-1] == "failed"
+    assert column(table, "samples/s")[-1] == "n/a"
+    assert column(table, "marks, reason")[-1] == "rank 1: SIGKILL"
+
+
+def test_missing_has_no_sort_value():
+    """What is missing sorts as missing, not as zero."""
+    assert amount(None).sort is None
+    assert amount(0.0).sort == 0.0
+
+
+def test_long_data_is_cut_and_says_so():
+    """A picture's table shows its first rows and how many there are."""
+    table = data([{"at": place} for place in range(1000)])
+    assert len(table.lines) == 300
+    assert table.note == "First 300 of 1,000 rows; the CSV has all."
+
+
+# The page
+
+
+@pytest.mark.parametrize("sample", samples.SAMPLES.values(), ids=samples.SAMPLES)
+def test_every_kind_of_study_gives_a_whole_page(sample):
+    """Every section is there, and no None, nan or template syntax leaks into the text."""
+    page = report.render(sample())
+    for section in ("verdict", "findings", "throughput", "cells", "exclusions", "environment", "method"):
+        assert f'id="{section}"' in page
+    text = re.sub(r"<(style|script|svg).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
+    assert not re.search(r"\bNone\b(?! of)|\bnan\b|\binf\b|\{\{|\{%", text)
+    assert page.startswith("<!doctype html>")
+    assert page.rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("name", ["study", "hostile", "gpus"])
+def test_the_same_analysis_gives_the_same_bytes(name):
+    """Nothing of the moment or of the process is in the page."""
+    assert report.render(samples.SAMPLES[name]()) == report.render(samples.SAMPLES[name]())
+
+
+def test_hostile_names_are_text():
+    """Markup, terminal codes and direction marks in names come out as harmless, short text."""
+    page = report.render(samples.hostile())
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "A" * 1001 not in page
+    assert len(page) < 1_000_000
+
+
+def test_the_page_asks_nobody():
+    """A policy forbids all loading, and no element names another place."""
+    page = report.render(samples.study())
+    assert "default-src 'none'" in page
+    assert not re.findall(r'(?:src|href)="(?:[a-z]+:)?//', page)
+    assert not re.findall(r"url\((?!#)", page)
+    assert "@import" not in page
+
+
+def test_findings_come_problems_first_with_remedies():
+    """Problems stand before warnings; each has its remedy and a link to its cell's row."""
+    page = report.render(samples.study())
+    assert page.index('class="problem"') < page.index('class="warning"') < page.index('class="info"')
+    for finding in samples.FINDINGS:
+        assert finding.remedy in page
+    assert 'href="#cell-3"' in page
+    assert 'id="cell-3"' in page
+
+
+def test_pictures_without_rows_say_why():
+    """An empty study has no empty frame: each question is answered by a sentence."""
+    page = report.render(samples.empty())
+    assert "<svg" not in page
+    assert page.count('class="nothing"') >= 5
+
+
+def test_a_thousand_launches_stay_small():
+    """1,000 launches of 8 ranks make a page under 5 MB that says what its pictures leave out."""
+    page = report.render(samples.large())
+    assert len(page.encode()) < 5_000_000
+    assert "Showing the 24 fastest of 200 cells" in page
+    assert page.count('<tr id="cell-') == 200
+
+
+def test_render_needs_no_torch():
+    """A report can be made where torch is not installed."""
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.path.insert(0, sys.argv[1])\n"
+        "import analysis_samples; from bench.report import render; print(len(render(analysis_samples.study())))"
+    )
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# The files
+
+
+def test_links_lead_to_the_files(tmp_path):
+    """Every CSV that the page links to lies in the folder of its name beside it."""
+    page, *files = report.write(samples.study(), tmp_path / "a study.html")
+    linked = set(re.findall(r'href="(a%20study/[^"]+\.csv)"', page.read_text()))
+    assert linked == {f"a%20study/{file.name}" for file in files}
+    assert all(file.parent == tmp_path / "a study" for file in files)
+
+
+def test_csv_keeps_numbers_whole(tmp_path):
+    """A CSV holds full precision, an empty field for None, and units in its heading."""
+    report.write(samples.study(), tmp_path / "r.html")
+    rows = read(tmp_path / "r" / "cells.csv")
+    assert float(rows[2]["samples_per_s"]) == 41.2
+    assert rows[-1]["samples_per_s"] == rows[-1]["step_s"] == rows[0]["h2d_s"] == ""
+    assert {"memory_bytes", "first_step_s", "num_workers", "global_batch"} <= set(rows[0])
+
+
+def test_csv_holds_no_formula(tmp_path):
+    """A name that a spreadsheet would run is kept as text."""
+    case = Case(strategy="single")
+    bad = samples.analysis(cells=(samples.cell(case, None, reason="=HYPERLINK(1)"),))
+    report.write(bad, tmp_path / "r.html")
+    rows = read(tmp_path / "r" / "cells.csv")
+    assert rows[0]["reason"] == "'=HYPERLINK(1)"
+
+
+def test_files_of_an_earlier_report_do_not_stay(tmp_path):
+    """A CSV that has no rows any more is removed; other people's files stay."""
+    path = tmp_path / "r.html"
+    report.write(samples.study(), path)
+    (tmp_path / "r" / "mine.txt").write_text("x")
+    report.write(samples.all_failed(), path)
+    assert sorted(file.name for file in (tmp_path / "r").iterdir()) == [
+        "cells.csv",
+        "exclusions.csv",
+        "mine.txt",
+    ]
+
+
+def test_a_write_that_fails_leaves_the_old_page(tmp_path, monkeypatch):
+    """If the disk fails in the middle the old page stays whole and nothing half-written is left."""
+    path = tmp_path / "r.html"
+    report.write(samples.one_point(), path)
+    before = path.read_bytes()
+
+    rename = os.replace
+
+    def full(source, target):
+        if Path(target).suffix == ".html":
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UsageError, match=r"r\.html: the report cannot be written here: No space left"):
+        report.write(samples.study(), path)
+    assert path.read_bytes() == before
+    assert not [file for file in tmp_path.rglob(".*") if file.is_file()]
+
+
+@pytest.mark.parametrize("name", ["r", "r.txt", "r.html.gz"])
+def test_a_report_is_an_html_file(tmp_path, name):
+    """A name that isn't an HTML file is refused in one line, and nothing is written."""
+    with pytest.raises(UsageError, match=r"give a name that ends in \.html"):
+        report.write(samples.study(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("inside", ["file/r.html", "file/deeper/r.html", "x" * 300 + ".html"])
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, inside):
+    """A place that is no folder, or a name that is too long, gives one line that says what to do."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="choose another place by -o") as caught:
+        report.write(samples.study(), tmp_path / inside)
+    assert "\n" not in str(caught.value)
+
+
+# From a study on disk
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A simulated study, one cell of which fails in every launch."""
+    cases = [Case(strategy="single", threads=1)]
+    cases += [Case(strategy="ddp", ranks=ranks, threads=1) for ranks in (1, 2, 4)]
+    lost = cases[-1].id
+
+    def change(record):
+        return simulate.failed(record) if record.cell == lost else record
+
+    return simulate.simulate(tmp_path / "results" / "golden", cases, change=change)
+
+
+def test_a_simulated_study_reaches_the_page(study):
+    """Efficiency, base and failed cell of a study on disk stand in its page as they were simulated."""
+    analysis = analyse([study])
+    headline = report_card.card(analysis).headline
+    point = analysis.curves[0].points[-1]
+    assert headline.startswith("2 CPU ranks under DDP train ")
+    assert f"{wording.number(point.samples_per_s.value)} samples/s" in headline
+    assert "base: single, no wrapper" in headline
+    page = report.render(analysis)
+    assert "rank 1: ValueError: no" in page
+
+
+def test_the_verb_writes_the_newest_study(study, tmp_path, monkeypatch, capsys):
+    """Without an argument the newest study under results/ is reported, under its own name in reports/."""
+    from bench.verbs.report import PLUGIN as verb
+
+    monkeypatch.chdir(tmp_path)
+    verb()
+    assert capsys.readouterr().out == "reports/golden.html\n"
+    assert (tmp_path / "reports" / "golden" / "cells.csv").is_file()
+
+
+def test_the_verb_says_that_there_is_no_study(tmp_path, monkeypatch):
+    """Without any study one line says where it looked and what to do."""
+    from bench.verbs.report import PLUGIN as verb
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no study in results/: run one with scalemark run SUITE"):
+        verb()

@@ -1,0 +1,161 @@
+"""Suites: TOML and overrides to cells."""
+
+import pytest
+
+from bench import suite
+from bench.errors import UsageError
+from tests.hosts import cpu_host, gpu_host
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def expand(tmp_path, text, host=None, sets=(), nproc=None):
+    one = suite.override(suite.load(write(tmp_path, text)), sets)
+    return suite.expand(one, host or cpu_host(), nproc)
+
+
+def test_a_matrix_is_crossed_and_excluded_combinations_are_gone(tmp_path):
+    """Every combination of levels is a case, but for those that an exclude matches."""
+    text = """
+[case]
+data = "photos"
+[matrix]
+num_workers = [0, 2]
+persistent_workers = [false, true]
+[[exclude]]
+num_workers = 0
+persistent_workers = true
+"""
+    found = {(c.num_workers, c.persistent_workers) for c in expand(tmp_path, text)}
+    assert found == {(0, False), (2, False), (2, True)}
+
+
+def test_rank_counts_double_up_to_the_limit():
+    """`auto` ranks are 1, 2, 4, ... and the limit itself."""
+    assert suite.doubling(1) == [1]
+    assert suite.doubling(8) == [1, 2, 4, 8]
+    assert suite.doubling(6) == [1, 2, 4, 6]
+
+
+def test_the_ddp_suite_holds_its_own_base_and_every_rank_count():
+    """ddp: the base without a wrapper first, then DDP on 1, 2 and 4 ranks, same model, data and batch."""
+    cases = suite.expand(suite.load("ddp"), cpu_host(), 4)
+    assert [(c.strategy, c.ranks) for c in cases] == [("single", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4)]
+    assert len({(c.model, c.data, c.batch, c.num_workers) for c in cases}) == 1
+
+
+def test_the_host_decides_the_model():
+    """CPU hosts train the small ResNet, hosts with accelerators ResNet-50, both on photographs."""
+    assert {c.model for c in suite.expand(suite.load("ddp"), cpu_host())} == {"resnet-small"}
+    found = suite.expand(suite.load("ddp"), gpu_host(4))
+    assert {c.model for c in found} == {"resnet50"}
+    assert {c.data for c in found} == {"photos"}
+    assert max(c.ranks for c in found) == 4
+
+
+def test_strong_scaling_keeps_the_global_batch_of_the_base():
+    """--set scaling=strong: base and ranks share one global batch."""
+    one = suite.override(suite.load("ddp"), ["scaling=strong"])
+    cases = suite.expand(one, cpu_host(), 4)
+    assert {c.scaling for c in cases} == {"strong"}
+    assert len({c.global_batch for c in cases}) == 1
+    assert all(c.global_batch % c.devices == 0 for c in cases)
+
+
+def test_worker_counts_end_at_the_usable_cpus():
+    """loader: 0, 1, 2, 4 as far as the CPUs go, each with pin_memory off and on."""
+    found = suite.expand(suite.load("loader"), cpu_host(2))
+    assert {(c.num_workers, c.pin_memory) for c in found} == {
+        (w, p) for w in (0, 1, 2) for p in (False, True)
+    }
+    assert max(c.num_workers for c in suite.expand(suite.load("loader"), cpu_host(6))) == 4
+
+
+def test_syncbn_has_no_cell_without_a_partner():
+    """syncbn: with and without at every rank count, and one base without a wrapper."""
+    found = suite.expand(suite.load("syncbn"), cpu_host(2))
+    assert [c.strategy for c in found].count("single") == 1
+    assert {(c.ranks, c.sync_bn) for c in found if c.strategy == "ddp"} == {
+        (1, False),
+        (1, True),
+        (2, False),
+        (2, True),
+    }
+
+
+def test_set_makes_replaces_and_fixes_axes(tmp_path):
+    """Several values make an axis, one value fixes it, an existing axis is replaced."""
+    text = '[case]\ndata = "photos"\n[matrix]\nnum_workers = [0, 1]\n'
+    cases = expand(tmp_path, text, sets=["num_workers=3", "batch=4,8", "pin_memory=true"])
+    assert {(c.num_workers, c.batch, c.pin_memory) for c in cases} == {(3, 4, True), (3, 8, True)}
+
+
+def test_set_reaches_the_base():
+    """A model that is set is the base's model too: a curve never mixes models."""
+    one = suite.override(suite.load("ddp"), ["model=mlp", "num_workers=1,2"])
+    cases = suite.expand(one, cpu_host())
+    assert {c.model for c in cases} == {"mlp"}
+    assert {c.num_workers for c in cases if c.strategy == "single"} == {1, 2}
+
+
+def test_arguments_of_a_model_are_set_by_a_dotted_name():
+    """model_args.width=8 sets one argument and leaves the others."""
+    one = suite.override(suite.load("single"), ["model=mlp", "model_args.width=8,16", "data=device"])
+    assert [c.model_args for c in suite.expand(one, cpu_host())] == [{"width": 8}, {"width": 16}]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[case]\nnum_worker = 2\n", "unknown name 'num_worker'; known: strategy"),
+        ("[cases]\n", "unknown name 'cases'; known: case"),
+        ("[case]\nranks = 'two'\n", "ranks: Expected `int`, got `str`"),
+        ("[case]\nranks = 0\n", "ranks: Expected `int` >= 1"),
+        ("[matrix]\nbatch = []\n", "batch: an empty list"),
+        ("[case\n", "not TOML"),
+        ('[case]\nmodel = "resnet5"\n', "unknown name 'resnet5'"),
+        ("title = 3\n", "Expected `str`, got `int`"),
+    ],
+)
+def test_a_wrong_suite_gives_one_line(tmp_path, text, says):
+    """What is wrong, where, what is allowed: in one line."""
+    with pytest.raises(UsageError) as error:
+        expand(tmp_path, text)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_suites_and_axes_are_answered_with_the_known_ones():
+    """A typo is answered with the known names and the nearest one."""
+    with pytest.raises(UsageError, match=r"known: .*ddp.*; did you mean 'single'"):
+        suite.load("singel")
+    with pytest.raises(UsageError, match="did you mean 'num_workers'"):
+        suite.override(suite.load("ddp"), ["num_worker=2"])
+    with pytest.raises(UsageError, match="axis=value"):
+        suite.override(suite.load("ddp"), ["num_workers"])
+
+
+def test_a_suite_file_that_is_not_there_is_named(tmp_path):
+    """A path that cannot be read is told with the reason."""
+    with pytest.raises(UsageError, match=r"gone\.toml: cannot be read \(No such file"):
+        suite.load(str(tmp_path / "gone.toml"))
+
+
+def test_too_many_cells_are_refused_before_they_are_made(tmp_path):
+    """A matrix of a hundred thousand cells is refused by its count."""
+    levels = list(range(1, 401))
+    with pytest.raises(UsageError, match="160000 cells; at most 10000"):
+        expand(tmp_path, f"[matrix]\nbatch = {levels}\nseed = {levels}\n")
+
+
+@pytest.mark.parametrize("name", ["single", "dp", "ddp", "loader", "syncbn"])
+def test_every_suite_expands_on_every_kind_of_host(name):
+    """The suites that ship give cells, each once, on CPU and GPU hosts."""
+    for host in (cpu_host(1), cpu_host(8), gpu_host(1), gpu_host(8)):
+        cases = suite.expand(suite.load(name), host)
+        assert cases
+        assert len({c.id for c in cases}) == len(cases)
