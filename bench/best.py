@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from bench import stats
 from bench.answers import Best, Curve, Loss, Point
-from bench.evidence import Cell, Evidence, describe, relative
+from bench.describe import describe, needed_phases
+from bench.evidence import Cell, Evidence, relative
 from bench.records import PHASES
 
 LOSSES = {
@@ -16,7 +17,6 @@ LOSSES = {
     "other": "the rest of the step",
 }
 SMALL = 0.01  # of a step: a smaller loss is not named
-NEEDED = ("data_wait", "forward", "backward")  # without these no cause of loss is named
 
 
 def best(evidence: Evidence, found: Sequence[Curve]) -> tuple[Best | None, str | None]:
@@ -96,7 +96,8 @@ def _loss(evidence: Evidence, best: Cell, curve: Curve | None, point: Point | No
         base = evidence.critical(curve.base_cell)
         shrink = curve.base_devices / point.devices if curve.scaling == "strong" else 1.0
     step = ours["step"]
-    if not step or any(ours[phase] is None or base.get(phase, 0.0) is None for phase in NEEDED):
+    needed = needed_phases(best.case)
+    if not step or any(ours[phase] is None or base.get(phase, 0.0) is None for phase in needed):
         return None
     grown = {
         phase: mine - theirs * shrink
@@ -105,8 +106,8 @@ def _loss(evidence: Evidence, best: Cell, curve: Curve | None, point: Point | No
         and (theirs := base.get(phase)) is not None
         and (phase != "h2d" or _timed_on_device(best))
     }
-    phase = max(grown, key=lambda name: grown[name])
-    if grown[phase] < SMALL * step:
+    phase = max(grown, key=lambda name: grown[name], default=None)
+    if phase is None or grown[phase] < SMALL * step:
         return None
     return Loss(label=LOSSES[phase], phase=phase, seconds=grown[phase], share=grown[phase] / step)
 

@@ -10,7 +10,8 @@ from bench import stats
 from bench.answers import Comparison, Verdict
 from bench.case import Case, canonical
 from bench.curves import threads_differ
-from bench.evidence import Cell, Evidence, describe, level, relative
+from bench.describe import describe, level
+from bench.evidence import Cell, Evidence, relative
 from bench.measures import format_change
 
 FACTORS = (

@@ -11,7 +11,8 @@ import msgspec
 from bench import stats
 from bench.answers import Curve, Point
 from bench.case import Case, canonical
-from bench.evidence import Cell, Evidence, describe, relative, scaled, settings, slots
+from bench.describe import describe, settings, slots
+from bench.evidence import Cell, Evidence, relative, scaled
 
 _DEFAULT = Case()
 _NOTES = {1: "one device count: no curve", 2: "two device counts: efficiency, no fit"}

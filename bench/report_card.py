@@ -139,7 +139,10 @@ def setting_text(one: Comparison) -> str:
 
 def _limits(analysis: Analysis) -> list[str]:
     """What can't be said, and why."""
-    said = [clip(text, 200) for text in (analysis.best_note or "").split("; ")]
+    notes = (analysis.best_note or "").split("; ")
+    said = [
+        clip(f"this is the best {note}" if note.startswith("of the cells") else note, 200) for note in notes
+    ]
     if analysis.quick and "one launch a cell" not in (analysis.best_note or ""):
         said.append("a quick study is one launch a cell: no interval, no verdict")
     measured = [cell for cell in analysis.cells if cell.samples_per_s]

@@ -57,7 +57,7 @@ def default_phases(case: Case) -> Phases:
         backward += 0.001 + 0.006 * log2(devices)
     if case.sync_bn:
         backward += 0.25 * compute
-    wait = 0.0 if case.data == "device" else 0.03 / (1 + case.num_workers)
+    wait = None if case.data == "device" else 0.03 / (1 + case.num_workers)
     return {
         "data_wait": wait,
         "h2d": 0.0005,

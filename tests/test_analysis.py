@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from simulate import CPU_HOST, GPU_HOST, each_rank, failed, simulate
 
 from bench.analysis import analyse
 from bench.answers import Analysis, Comparison, Curve
 from bench.case import Case
 from bench.records import LaunchRecord
 from bench.store import Store
+from tests.simulate import CPU_HOST, GPU_HOST, each_rank, failed, simulate
 
 SINGLE = Case()
 
@@ -333,6 +333,12 @@ def test_workers_are_compared_with_none_and_with_the_best(tmp_path: Path) -> Non
     }
     assert found["0", "2"].ratio.value == pytest.approx(2.0, rel=0.01)
     assert found["0", "2"].context == "single on 1 device, batch 16 a device, resnet-small on photos"
+
+
+def test_where_no_workers_are_best_each_pair_stands_once(tmp_path: Path) -> None:
+    """The reference level is also the best: no pair is given twice."""
+    analysis = analyse([at_rates(tmp_path / "s", sweep({0: 100, 1: 80, 2: 60}), spread=0.001)])
+    assert [(one.a, one.b) for one in analysis.comparisons] == [("0", "1"), ("0", "2")]
 
 
 def test_pinning_without_an_accelerator_is_no_comparison(tmp_path: Path) -> None:

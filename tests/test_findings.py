@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
 
 from bench.analysis import analyse
 from bench.answers import Finding
@@ -18,6 +17,7 @@ from bench.checks.setup import cpu_demand
 from bench.failures import REMEDIES
 from bench.findings import TABLE
 from bench.records import LaunchRecord
+from tests.simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
 
 SINGLE = Case()
 PHOTOS = Case(data="photos", num_workers=2)

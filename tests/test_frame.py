@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from simulate import each_rank, failed, launch_record, simulate
 
 from bench import frame
 from bench.case import Case
 from bench.records import LaunchRecord
 from bench.store import Store
+from tests.simulate import each_rank, failed, launch_record, simulate
 
 SINGLE, DDP = Case(), Case(strategy="ddp", ranks=2)
 
@@ -32,7 +32,8 @@ def test_a_launch_is_a_row_with_its_case_and_its_throughput(store: Store) -> Non
     assert (row["strategy"], row["ranks"], row["devices"], row["global_batch"]) == ("ddp", 2, 2, 32)
     assert row["samples_per_s"] == pytest.approx(320.0)
     assert row["y"] == pytest.approx(math.log(320.0))
-    assert sum(row[list(frame.PHASE_COLUMNS)]) == pytest.approx(row["step_s"])
+    assert np.nansum(row[list(frame.PHASE_COLUMNS)].astype(float)) == pytest.approx(row["step_s"])
+    assert math.isnan(row["data_wait_s"])
     assert set(Case.__struct_fields__) <= set(table.columns)
 
 

@@ -7,16 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import analysis_samples as samples
 import msgspec
 import pytest
-import simulate
 
 from bench import report, report_card, report_tables, wording
 from bench.analysis import analyse
 from bench.case import Case
 from bench.errors import UsageError
 from bench.tables import amount, data
+from tests import analysis_samples as samples
+from tests import simulate
 
 PERCENT = "\u00a0%"
 
@@ -220,9 +220,9 @@ def test_render_needs_no_torch():
     """A report can be made where torch is not installed."""
     code = (
         "import sys; sys.modules['torch'] = None; sys.path.insert(0, sys.argv[1])\n"
-        "import analysis_samples; from bench.report import render; print(len(render(analysis_samples.study())))"
+        "from tests import analysis_samples; from bench.report import render; print(len(render(analysis_samples.study())))"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,10 +1,10 @@
 """The report in headless Chromium: it loads nothing, sorts, filters, fits a phone and is readable in the dark."""
 
-import analysis_samples as samples
 import pytest
-from browser import launched
 
 from bench import report
+from tests import analysis_samples as samples
+from tests.browser import launched
 
 pytestmark = pytest.mark.browser
 

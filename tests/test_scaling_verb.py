@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulate import failed, simulate
 
 from bench.case import Case
 from bench.errors import UsageError
 from bench.verbs.scaling import PLUGIN
+from tests.simulate import failed, simulate
 
 CELLS = [Case(), *(Case(strategy="ddp", ranks=ranks) for ranks in (1, 2, 4))]
 RATES = {1: 100.0, 2: 180.0, 4: 320.0}

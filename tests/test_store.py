@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulate import launch_record, simulate
 
 from bench.case import Case
 from bench.errors import UsageError
 from bench.records import Cut, RankTrace, Window
 from bench.store import Broken, Store, finite, open_store, resolve, schemas
+from tests.simulate import launch_record, simulate
 
 CASES = [Case(), Case(strategy="ddp", ranks=2)]
 

@@ -1,11 +1,11 @@
 """How the report writes numbers and names."""
 
-import analysis_samples as samples
 import pytest
 
 from bench import wording
 from bench.answers import Interval
 from bench.case import Case
+from tests import analysis_samples as samples
 
 ONE = Interval(value=41.2, low=None, high=None, n=1)
 

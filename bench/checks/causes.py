@@ -6,13 +6,13 @@ from statistics import median
 from bench import stats
 from bench.checks.seen import Known, Seen, worst
 from bench.curves import threads_differ
-from bench.evidence import Cell, Evidence, describe, relative, slots
+from bench.describe import describe, needed_phases, slots
+from bench.evidence import Cell, Evidence, relative
 from bench.machine import suggest_workers
 from bench.measures import format_value
 
 LARGE = 0.10  # of a step: from here on a part of it is worth a finding
 SUPERLINEAR = 1.05  # as printed: 105.0 %
-NEEDED = ("data_wait", "forward", "backward", "optimizer")  # a copy may rightly be unmeasured
 
 
 def superlinear(known: Known) -> Iterator[Seen]:
@@ -117,7 +117,7 @@ def straggler_unnamed(known: Known) -> Iterator[Seen]:
 def phases_missing(known: Known) -> Iterator[Seen]:
     """A phase that was not measured is not 0: no cause can be named without it."""
     for cell in known.evidence.measured:
-        missing = [phase for phase in NEEDED if cell.average(f"{phase}_s") is None]
+        missing = [phase for phase in needed_phases(cell.case) if cell.average(f"{phase}_s") is None]
         if missing:
             text = f"insufficient data (missing: {', '.join(missing)}): no cause of loss is named"
             yield Seen(text, (cell.id,))

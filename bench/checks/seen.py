@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.answers import Comparison, Curve
+from bench.describe import loads
 from bench.evidence import Cell, Evidence
 
 
@@ -62,4 +63,4 @@ def processes(evidence: Evidence, cell: Cell) -> int:
 
 def workers(cell: Cell) -> int:
     """Loader workers of each of them."""
-    return cell.case.num_workers if cell.case.data != "device" else 0
+    return cell.case.num_workers if loads(cell.case) else 0

@@ -5,7 +5,8 @@ from typing import Any
 
 from bench.checks.seen import Known, Seen, count, processes, workers, worst
 from bench.curves import threads_differ
-from bench.evidence import Cell, Evidence, describe
+from bench.describe import describe
+from bench.evidence import Cell, Evidence
 from bench.failures import REMEDIES
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from bench import stats
 from bench.checks.seen import Known, Seen
-from bench.evidence import describe
+from bench.describe import describe
 from bench.measures import format_value
 
 

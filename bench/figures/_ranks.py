@@ -91,7 +91,7 @@ def _names(rows: list[Row]) -> list[str]:
     names = []
     for ranks in grouped(rows, lambda row: row["cell"]).values():
         own = list(dict.fromkeys(row["rank"] for row in ranks))
-        names += [f"{clip(ranks[0]['label'], 46)}   rank {own[0]}", *(f"rank {rank}" for rank in own[1:])]
+        names += [f"{clip(ranks[0]['label'], 46)} · rank {own[0]}", *(f"rank {rank}" for rank in own[1:])]
     return names
 
 

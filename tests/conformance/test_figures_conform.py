@@ -12,21 +12,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import analysis_samples as samples
-
 from bench import plugins, report
 from bench.figures._canvas import VARIABLES, svg
+from tests import analysis_samples as samples
 
 NAMES = plugins.names("figures")
 BARE = (samples.empty, samples.all_failed, samples.one_point)
 HASHES = """
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
-import analysis_samples
 from bench import plugins
 from bench.figures._canvas import svg
+from tests import analysis_samples
 for name in plugins.names("figures"):
     figure = plugins.load("figures", name)
     print(name, hashlib.sha256(svg(figure, figure.frame(analysis_samples.study()), name).encode()).hexdigest())
@@ -58,10 +55,10 @@ def test_figures_import_without_torch_and_matplotlib():
 
 def test_svg_bytes_do_not_depend_on_the_process():
     """Two processes with different hash seeds draw the same bytes."""
-    tests = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", HASHES, tests],
+            [sys.executable, "-c", HASHES, root],
             capture_output=True,
             text=True,
             check=True,
