@@ -74,7 +74,7 @@ def _cell(evidence: Evidence, cell: Cell, efficiency: Interval | None, memory: i
         status=status,
         reason=reason,
         launches=len(cell.launches),
-        failed=sum(row.status != "ok" for row in cell.launches),
+        failed=len(cell.failures),
         samples_per_s=cell.samples_per_s,
         step_s=cell.average("step_s"),
         p50_s=cell.average("p50_s"),
@@ -95,11 +95,11 @@ def _status(cell: Cell) -> tuple[str, str | None]:
     """ok, partly (some launches failed), the status of the failed ones, skipped or not run; with the reason."""
     if not cell.launches:
         return ("skipped", cell.skipped) if cell.skipped else ("not run", None)
-    bad = [row for row in cell.launches if row.status != "ok"]
+    bad = cell.failures
     reason = next((row.detail or row.reason for row in bad), None)
     if not bad:
         return "ok", None
-    return ("partly" if len(bad) < len(cell.launches) else bad[-1].status), reason
+    return ("partly" if any(row.status == "ok" for row in cell.launches) else bad[-1].status), reason
 
 
 def _exclusions(evidence: Evidence) -> tuple[Exclusion, ...]:

@@ -94,6 +94,14 @@ def move(batch: Any, device: torch.device, non_blocking: bool) -> Any:
     return batch
 
 
+def tensor_bytes(batch: Any) -> int:
+    """Bytes of all tensors in a batch."""
+    if isinstance(batch, Tensor):
+        return batch.numel() * batch.element_size()
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return sum(tensor_bytes(part) for part in parts)
+
+
 def effective(
     case: Case,
     strategy: Strategy,
@@ -134,6 +142,7 @@ def effective(
         prefetch_factor=loader.prefetch_factor if loader else None,
         persistent_workers=loader.persistent_workers if loader else None,
         batch=workload.samples(first_batch),
+        batch_bytes=tensor_bytes(first_batch),
         parameters=sum(p.numel() for p in parameters),
         gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
         optimizer=type(optimizer).__name__,

@@ -24,7 +24,7 @@ Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One cell: everything that decides what is computed and how.
 
     `ranks` counts device slots on each node. `batch` is per device under weak scaling and global under
@@ -78,8 +78,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def canonical(case: Case) -> bytes:
-    """The case as JSON with sorted keys and without defaults."""
-    return msgspec.json.encode(case, order="sorted")
+    """The case as JSON with sorted keys and without the fields that are at their defaults."""
+    given = {name: value for name in FIELDS if (value := getattr(case, name)) != getattr(_DEFAULT, name)}
+    return msgspec.json.encode(given, order="sorted")
+
+
+FIELDS = Case.__struct_fields__
+_DEFAULT = Case()
 
 
 def slug(case: Case) -> str:

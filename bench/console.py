@@ -1,6 +1,6 @@
 """Tables and results as plain text: the same on a terminal, in a pipe and in a log."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from bench.answers import Analysis, CellResult, Interval
 from bench.measures import MISSING, format_value
@@ -25,12 +25,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def results(analysis: Analysis) -> str:
     """Every cell's result, then the findings with their remedies."""
     headers = ["cell", "status", "launches", "throughput", "interval", "step", "efficiency"]
-    rows = [_row(cell) for cell in analysis.cells if cell.status != "skipped"]
+    bases = {curve.base_cell for curve in analysis.curves}
+    rows = [_row(cell, bases) for cell in analysis.cells if cell.status != "skipped"]
     findings = [f"{f.level}: {f.message}\n    {f.remedy}" for f in analysis.findings]
     return "\n".join(["", table(headers, rows), "", *findings])
 
 
-def _row(cell: CellResult) -> list[str]:
+def _row(cell: CellResult, bases: Set[str]) -> list[str]:
     speed = cell.samples_per_s
     return [
         cell.cell,
@@ -39,7 +40,9 @@ def _row(cell: CellResult) -> list[str]:
         format_value("samples_per_s", speed.value if speed else None),
         _half_width(speed),
         format_value("step_s", cell.step_s),
-        format_value("efficiency", cell.efficiency.value if cell.efficiency else None),
+        "base"
+        if cell.cell in bases
+        else format_value("efficiency", cell.efficiency and cell.efficiency.value),
     ]
 
 

@@ -46,6 +46,13 @@ class Cell:
         unsteady = [row for row in self.launches if row.reject is None]
         return tuple(kept or unsteady or (row for row in self.launches if finite(row.y) is not None))
 
+    @cached_property
+    def failures(self) -> tuple[Any, ...]:
+        """Launches that gave no result, but for the interrupted ones that were run again."""
+        again = {(row.study, row.block) for row in self.launches if row.status != "interrupted"}
+        bad = (row for row in self.launches if row.status != "ok")
+        return tuple(r for r in bad if r.status != "interrupted" or (r.study, r.block) not in again)
+
     @property
     def comparable(self) -> bool:
         """May this cell win or lose a verdict?"""

@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from bench import plugins
-from bench.case import Case
+from bench.case import FIELDS, Case
 from bench.errors import UsageError
 from bench.machine import Host, device_kind, slots
 
-FIELDS = Case.__struct_fields__
 TABLES = ("case", "base", "matrix", "exclude", "title", "parts")
 ARGS = ("model_args", "data_args")
 MAX_CELLS = 10_000

@@ -8,6 +8,7 @@ import numpy as np
 from bench import plugins
 from bench.case import Case
 from bench.records import PHASES, Effective, RankSummary, RankTrace, Window
+from bench.stats import tukey_outliers
 
 WRAPPERS = {
     "ddp": ("DistributedDataParallel",),
@@ -38,7 +39,7 @@ def window(traces: Sequence[RankTrace]) -> Window | None:
         p50_s=p50,
         p95_s=p95,
         p99_s=p99,
-        outliers=_tukey(slowest),
+        outliers=int(tukey_outliers(slowest).sum()),
         cut=cut,
     )
 
@@ -107,13 +108,6 @@ def _differences(case: Case, real: Effective) -> list[str]:
     if case.pin_memory and not real.pinned:
         found.append("pin_memory asked for, not in effect")
     return found
-
-
-def _tukey(x: np.ndarray) -> int:
-    """Values outside 1.5 interquartile ranges of the quartiles: counted, never dropped."""
-    low, high = np.percentile(x, [25, 75])
-    reach = 1.5 * (high - low)
-    return int(np.sum((x < low - reach) | (x > high + reach)))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -87,7 +87,12 @@ def test_a_rank_killed_from_outside_is_the_one_that_is_named(tmp_path):
     kill(found[1])
     assert process.wait(timeout=120) == 1
     second = records(tmp_path / "results/s")[1]
-    assert (second.status, second.reason, second.signal, second.first_rank) == ("failed", "signal", "SIGKILL", 1)
+    assert (second.status, second.reason, second.signal, second.first_rank) == (
+        "failed",
+        "signal",
+        "SIGKILL",
+        1,
+    )
     assert [r.status for r in records(tmp_path / "results/s")] == ["ok", "failed", "ok"]
 
 
@@ -96,7 +101,9 @@ def test_a_killed_sampler_costs_its_telemetry_only(tmp_path):
     name = suite(tmp_path, PACED.replace("[4, 5, 6]", "[4]").replace("steps = 40", "steps = 100"))
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
     wait_for(lambda: len(ranks(tmp_path)) == 2)
-    kill(wait_for(lambda: next((p for p in ours(tmp_path) if "bench.sampling" in " ".join(p.cmdline())), None)))
+    kill(
+        wait_for(lambda: next((p for p in ours(tmp_path) if "bench.sampling" in " ".join(p.cmdline())), None))
+    )
     assert process.wait(timeout=120) == 0
     (record,) = records(tmp_path / "results/s")
     assert record.window is not None

@@ -85,14 +85,20 @@ def test_no_process_is_left_behind(study):
 def test_a_full_shared_memory_is_named(tmp_path):
     """Loader workers on a /dev/shm of 2 MiB fail with the class shm_full, and the cell has its record."""
     text = SUITE.format(faults='"none"').replace('data = "own"', 'data = "own"\nnum_workers = 2')
-    text += '[matrix]\n"model_args.megabytes" = [1]\n' if "[matrix]" not in text else '"model_args.megabytes" = [1]\n'
+    text += (
+        '[matrix]\n"model_args.megabytes" = [1]\n'
+        if "[matrix]" not in text
+        else '"model_args.megabytes" = [1]\n'
+    )
     name = suite(tmp_path, text)
     inner = (
         "mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "
         f"{sys.executable} -P -m bench run {name} --quick -o results/shm"
     )
     (tmp_path / "faulty.py").write_text((Path(__file__).parent / "faulty.py").read_text())
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", inner], cwd=tmp_path, capture_output=True, timeout=120)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inner], cwd=tmp_path, capture_output=True, timeout=120
+    )
     (record,) = records(tmp_path / "results/shm")
     assert (record.status, record.reason) == ("failed", "shm_full"), done.stdout.decode()
     assert done.returncode == 4
@@ -100,7 +106,10 @@ def test_a_full_shared_memory_is_named(tmp_path):
 
 def memory_group():
     """A folder of a control group with a memory limit that this test may make, or None."""
-    for root, limit in ((Path("/sys/fs/cgroup"), "memory.max"), (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")):
+    for root, limit in (
+        (Path("/sys/fs/cgroup"), "memory.max"),
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+    ):
         group = root / "scalemark-test"
         try:
             if not (root / "cgroup.procs").exists():
