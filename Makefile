@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 bench: $(STAMP) ## the default suite for this host, then the report
-	$(SCALEMARK) run default --budget $(BUDGET) $(NPROC) $(ARGS)
-	$(SCALEMARK) report
+	$(SCALEMARK) run default --budget $(BUDGET) $(NPROC) $(ARGS); code=$$?; \
+		[ $$code = 2 ] || $(SCALEMARK) report; exit $$code
 
 bench-single: $(STAMP) ## one device, on every data source that applies
 	$(SCALEMARK) run single $(ARGS)
@@ -67,7 +67,7 @@ lint: $(STAMP) ## formatting, lint, types, layers
 	$(BIN)/lint-imports
 
 self-bench: $(STAMP) ## what the suite itself costs: overhead, truth, launch and report times
-	$(BIN)/python -m pytest tests/self_bench --benchmark-only --benchmark-disable-gc -s --timeout=1200 -o filterwarnings=default
+	$(BIN)/python -m pytest tests/self_bench -m self_bench --benchmark-only -s --timeout=1800
 
 example: $(STAMP) ## remake results/example and reports/example.html from a real run
 	rm -rf results/example

@@ -40,10 +40,12 @@ def _row(cell: CellResult, bases: Set[str]) -> list[str]:
         format_value("samples_per_s", speed.value if speed else None),
         _half_width(speed),
         format_value("step_s", cell.step_s),
-        "base"
-        if cell.cell in bases
-        else format_value("efficiency", cell.efficiency and cell.efficiency.value),
+        "base" if cell.cell in bases else _efficiency(cell),
     ]
+
+
+def _efficiency(cell: CellResult) -> str:
+    return format_value("efficiency", cell.efficiency.value if cell.efficiency else None)
 
 
 def _half_width(interval: Interval | None) -> str:

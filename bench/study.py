@@ -86,9 +86,12 @@ class Study:
         self._walls: dict[str, float] = {}
 
     def run(self) -> None:
-        """Run blocks. Raises Interrupted for SIGINT, SIGTERM or SIGHUP, with the running launch recorded."""
+        """Run blocks. Raises Interrupted for SIGINT, SIGTERM or SIGHUP, with the running launch recorded.
+
+        The caller holds the store's lock.
+        """
         launching.sweep_scratch()
-        with self._store.lock(), _signals():
+        with _signals():
             for record in self._store.records()[0]:
                 self._take(record)
             for block in range(self._rules.max_launches):

@@ -140,9 +140,8 @@ def failed_launches(known: Known) -> Iterator[Seen]:
     """Launches that failed, a finding a class of failure."""
     rows: dict[str, list[Any]] = {}
     for cell in known.evidence.cells.values():
-        for row in cell.launches:
-            if row.status in ("failed", "timeout", "interrupted"):
-                rows.setdefault(row.reason or row.status, []).append(row)
+        for row in cell.failures:
+            rows.setdefault(row.reason or row.status, []).append(row)
     for reason, some in rows.items():
         cells = tuple(dict.fromkeys(row.cell for row in some))
         where = f"{count(len(some), 'launch', 'launches')} of {count(len(cells), 'cell')} failed"

@@ -57,10 +57,11 @@ def run(
         rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast, min_launches=1, max_launches=1)
     _refuse_empty(plan)
     store = _open(output, suites, resume)
-    store.create(_header(store, plan, host, rules, quick), resume=resume)
-    _prepare(plan)
-    finished = _conduct(plan, store, host, rules)
-    code = _conclude(plan, store)
+    with store.lock():
+        store.create(_header(store, plan, host, rules, quick, resume), resume=resume)
+        _prepare(plan)
+        finished = _conduct(plan, store, host, rules)
+    code = _conclude(store)
     raise typer.Exit(code if finished else 130)
 
 
@@ -103,7 +104,7 @@ def _newest() -> "Store":
     return Store(found[-1].parent)
 
 
-def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: bool) -> Any:
+def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: bool, resume: bool) -> Any:
     from datetime import UTC, datetime
 
     import msgspec
@@ -112,11 +113,13 @@ def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: b
     from bench.gitstate import git_state
     from bench.records import StudyHeader
 
+    planned = {cell.id for cell in plan.cells}
+    before = [cell for cell in store.header().cells if cell.id not in planned] if resume else []
     return StudyHeader(
         study=store.name,
         version=__version__,
         suites=plan.suites,
-        cells=plan.cells,
+        cells=(*before, *plan.cells),
         factors=plan.factors,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=rules.seed,
@@ -159,7 +162,7 @@ def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool
     return True
 
 
-def _conclude(plan: "Plan", store: "Store") -> int:
+def _conclude(store: "Store") -> int:
     """Print the table of results, the findings and the next command; return the exit code."""
     from bench.analysis import analyse
     from bench.console import results
