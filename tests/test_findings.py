@@ -379,6 +379,14 @@ def test_efficiency_just_below_the_limit_is_no_finding(tmp_path: Path) -> None:
     assert "super-linear" not in findings
 
 
+def test_super_linear_by_chance_says_so(tmp_path: Path) -> None:
+    """Above 105 % with an interval that includes 100 % is still told, as what may be chance."""
+    rates = {1: 100.0, 2: 240.0}
+    cells = [SINGLE, ddp(2)]
+    wide = found(tmp_path, cells, step_s=lambda c: c.global_batch / rates[c.devices], spread=0.25)
+    assert "it may be chance" in wide["super-linear"].message
+
+
 def test_noise_between_counts_is_not_a_loss_of_throughput(tmp_path: Path) -> None:
     """A flat curve with wide intervals does not say that devices take throughput away."""
     rates = {1: 100.0, 2: 99.0}

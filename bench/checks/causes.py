@@ -24,9 +24,9 @@ def superlinear(known: Known) -> Iterator[Seen]:
             base, cell = known.evidence.cells[curve.base_cell], known.evidence.cells[point.cell]
             share = format_value("efficiency", point.efficiency.value)
             differs = "; ".join(_differences(known.evidence, base, cell)) or "nothing that is recorded"
-            text = (
-                f"super-linear: check baseline: efficiency {share} on {slots(cell.case)}; differs: {differs}"
-            )
+            low = point.efficiency.low
+            chance = "; its interval includes 100 %: it may be chance" if low is not None and low <= 1 else ""
+            text = f"super-linear: check baseline: efficiency {share} on {slots(cell.case)}{chance}; differs: {differs}"
             yield Seen(
                 text, (base.id, *(point.cell for point in above)), {"base": curve.base, "differs": differs}
             )
