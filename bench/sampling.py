@@ -101,13 +101,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watch = msgspec.json.decode(sys.argv[1], type=Watch)
     with (Path(watch.folder) / READINGS).open("ab", buffering=0) as out:
-        sample(watch, out)
-    if os.getppid() != watch.parent_pid:  # nobody is left to read it
+        told = sample(watch, out)
+    if not told:  # nobody is left to read it
         shutil.rmtree(watch.folder, ignore_errors=True)
 
 
-def sample(watch: Watch, out: BinaryIO) -> None:
-    """The loop: every reader in its turn, one line a reading, each line one write."""
+def sample(watch: Watch, out: BinaryIO) -> bool:
+    """The loop: every reader in its turn, one line a reading, each line one write.
+
+    True: it was told to stop. False: its parent is gone.
+    """
     began_s = time.monotonic()
     turns = [Turn(name) for name in watch.samplers]
     own = Turn("sampler", OwnCost())
@@ -119,7 +122,8 @@ def sample(watch: Watch, out: BinaryIO) -> None:
                     out.write(msgspec.json.encode(line) + b"\n")
         wait_s = min(turn.due_s for turn in [*turns, own]) - time.monotonic()
         if select.select([sys.stdin], [], [], max(0.0, wait_s))[0]:
-            return
+            return bool(os.read(sys.stdin.fileno(), 64))  # the end of it: nobody holds the other end any more
+    return False
 
 
 class OwnCost:

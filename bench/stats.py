@@ -127,16 +127,6 @@ def launches_to_decide(s: float, effect: float, delta: float = DELTA, cap: int =
     return None
 
 
-def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Holm's adjusted p values: no false alarm in the family (Holm 1979). For gates."""
-    values = np.asarray(p, float)
-    order = np.argsort(values)
-    steps = values[order] * np.arange(len(values), 0, -1)
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
-    return adjusted
-
-
 def benjamini_hochberg(p: ArrayLike, q: float = 0.05) -> NDArray[np.bool_]:
     """Which hypotheses to reject so that a share q of them is wrong on average (1995). For matrices."""
     values = np.asarray(p, float)
@@ -187,12 +177,6 @@ def knee(levels: Sequence[int], values: Sequence[float], noise: float = DELTA) -
     """The smallest level whose value lies within `noise` (relative) of the best."""
     best = max(values)
     return min(level for level, value in zip(levels, values, strict=True) if value >= best * (1 - noise))
-
-
-def collective_cost(durations: ArrayLike) -> tuple[float, NDArray[np.float64]]:
-    """What one collective cost, and how long each rank waited in it: the last to arrive waits least."""
-    times = np.asarray(durations, float)
-    return float(times.min()), times - times.min()
 
 
 @cache

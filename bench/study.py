@@ -74,6 +74,10 @@ class Interrupted(Exception):
     """A signal asked the study to stop; everything measured is on disk."""
 
 
+class FailedFast(Exception):
+    """A cell failed, and the study was to stop at the first failure."""
+
+
 class Study:
     """One run over a plan. `run()` returns when every cell has closed or the time is up."""
 
@@ -154,7 +158,7 @@ class Study:
                 if record.status == "interrupted":
                     raise Interrupted
                 if self._rules.fail_fast and record.status != "ok":
-                    raise Interrupted
+                    raise FailedFast
 
     def _launch(self, engine: Engine, cell: Cell, block: int, order: int) -> LaunchRecord:
         """One launch and its record, on disk when this returns."""

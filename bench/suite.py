@@ -19,6 +19,7 @@ from bench.machine import Host, device_kind, slots
 TABLES = ("case", "base", "matrix", "exclude", "title", "parts")
 ARGS = ("model_args", "data_args")
 MAX_CELLS = 10_000
+OF_STRATEGY = ("strategy", "ranks", "nodes", "sync_bn", "backend")  # the base, one device, has none of these
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ def override(suite: Suite, sets: Sequence[str]) -> Suite:
         _check_field("--set", field)
         levels = [_scalar(value.strip()) for value in values.split(",")]
         matrix.pop(field, None)
-        if field not in ("strategy", "ranks", "nodes", "sync_bn", "backend"):
+        if field not in OF_STRATEGY:
             base.pop(field, None)
         if len(levels) == 1:
             case[field] = levels[0]
@@ -125,13 +126,12 @@ def expand(suite: Suite, host: Host, nproc: int | None = None) -> list[Case]:
         count *= max(len(levels), 1)
     if count > MAX_CELLS:
         raise UsageError(f"suite {suite.name}: {count} cells; at most {MAX_CELLS}: give fewer levels")
-    tables = [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*axes.values())]
-    tables = [t for t in tables if not any(_matches(suite.case | t, gone) for gone in suite.exclude)]
+    cases = [_case(suite, suite.case | table, host) for table in _crossed(axes)]
+    cases = [case for case in cases if not any(_matches(case, gone) for gone in suite.exclude)]
     if suite.base is not None:
-        free = {k: v for k, v in axes.items() if k not in suite.base and k not in _of_strategy(axes)}
-        combinations = itertools.product(*free.values())
-        tables = [dict(zip(free, c, strict=True)) | suite.base for c in combinations] + tables
-    cases = [_case(suite, suite.case | table, host) for table in tables]
+        shared = {k: v for k, v in suite.case.items() if k not in OF_STRATEGY} | suite.base
+        free = {k: v for k, v in axes.items() if k not in suite.base and k not in OF_STRATEGY}
+        cases = [_case(suite, shared | table, host) for table in _crossed(free)] + cases
     return list({case.id: case for case in cases}.values())
 
 
@@ -152,9 +152,9 @@ def doubling(limit: int) -> list[int]:
     return counts if counts[-1] == limit else [*counts, limit]
 
 
-def _of_strategy(axes: Mapping[str, Any]) -> set[str]:
-    """Axes the base does not have: it is one device without a wrapper."""
-    return {"strategy", "ranks", "nodes", "sync_bn", "backend"} & set(axes)
+def _crossed(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of levels."""
+    return [dict(zip(axes, levels, strict=True)) for levels in itertools.product(*axes.values())]
 
 
 def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
@@ -169,8 +169,14 @@ def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
     return list(dict.fromkeys(levels))
 
 
-def _matches(table: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
-    return all(key in table and table[key] == value for key, value in pattern.items())
+def _matches(case: Case, pattern: Mapping[str, Any]) -> bool:
+    """Whether every field of an exclude has its value in the case, defaults and `auto` filled in."""
+    for key, value in pattern.items():
+        head, dot, tail = key.partition(".")
+        found = getattr(case, head).get(tail) if dot else getattr(case, head)
+        if found != value:
+            return False
+    return bool(pattern)
 
 
 def _case(suite: Suite, table: dict[str, Any], host: Host) -> Case:

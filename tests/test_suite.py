@@ -159,3 +159,25 @@ def test_every_suite_expands_on_every_kind_of_host(name):
         cases = suite.expand(suite.load(name), host)
         assert cases
         assert len({c.id for c in cases}) == len(cases)
+
+
+def test_what_only_ranks_have_does_not_reach_the_base():
+    """--set backend=gloo or sync_bn=true is for the ranks: the base, one device, stays legal."""
+    one = suite.override(suite.load("ddp"), ["backend=gloo", "sync_bn=true"])
+    found = {c.strategy: (c.backend, c.sync_bn) for c in suite.expand(one, cpu_host())}
+    assert found == {"single": (None, False), "ddp": ("gloo", True)}
+
+
+def test_an_exclude_sees_defaults_and_what_auto_became(tmp_path):
+    """An exclude matches the finished case: a default and a value that the host chose count as well."""
+    text = """
+[case]
+model = "auto"
+[matrix]
+batch = [4, 8]
+[[exclude]]
+num_workers = 0
+model = "resnet-small"
+batch = 4
+"""
+    assert {c.batch for c in expand(tmp_path, text)} == {8}

@@ -48,7 +48,11 @@ def capped(found: Sequence[Seen], most: int = 6) -> list[Seen]:
         return list(found)
     rest = found[most - 1 :]
     cells = tuple(dict.fromkeys(cell for seen in rest for cell in seen.cells))
-    return [*found[: most - 1], Seen(f"{len(rest)} more like these, first: {rest[0].message}", cells)]
+    first = rest[0]
+    return [
+        *found[: most - 1],
+        Seen(f"{len(rest)} more like these, first: {first.message}", cells, remedy=first.remedy),
+    ]
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

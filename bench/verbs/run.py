@@ -148,12 +148,14 @@ def _prepare(plan: "Plan") -> None:
 def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool:
     """Run the study; True if it came to its end."""
     from bench.live import Live
-    from bench.study import Interrupted, Study
+    from bench.study import FailedFast, Interrupted, Study
 
     typer.echo(f"study {store.root}: {len(plan.runnable)} cells")
     try:
         with Live() as live:
             Study(plan, store, host, rules, live).run()
+    except FailedFast:
+        typer.echo("stopped at the first failure, as --fail-fast asks")
     except Interrupted:
         typer.echo(
             f"stopped; everything measured is kept. Go on with: scalemark run {' '.join(plan.suites)} --resume -o {store.root}"
