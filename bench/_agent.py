@@ -1,5 +1,6 @@
 """torch's elastic agent as it is used here: one node, loopback store, ranks' processes made known."""
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -7,8 +8,6 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-
-from bench.engine import loopback_socket
 
 
 class LoopbackRendezvous(RendezvousHandler):
@@ -26,7 +25,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return "scalemark-loopback"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        listener = loopback_socket()
+        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         port = listener.getsockname()[1]
         self._store = TCPStore(
             "127.0.0.1",

@@ -3,17 +3,18 @@
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from bench.case import Case
+from bench.device_probe import device_uuid
 from bench.errors import UsageError
 from bench.options import data_plugin
 from bench.place import Place
@@ -65,7 +66,7 @@ def make_source(case: Case, workload: Workload, strategy: Strategy, place: Place
         worker_init_fn=_end_with_parent,
         **_given(prefetch_factor=case.prefetch_factor, persistent_workers=case.persistent_workers),
     )
-    length = None if isinstance(dataset, IterableDataset) else len(dataset)  # type: ignore[arg-type]
+    length = len(dataset)  # type: ignore[arg-type]
     source = Source(iter(()), loader, sampler, length, [0])
     if source.steps_per_epoch == 0:
         raise UsageError(
@@ -87,6 +88,8 @@ def move(batch: Any, device: torch.device, non_blocking: bool) -> Any:
         return batch.to(device, non_blocking=non_blocking)
     if isinstance(batch, dict):
         return {key: move(value, device, non_blocking) for key, value in batch.items()}
+    if hasattr(batch, "to") and not isinstance(batch, list | tuple):
+        return _to(batch, device, non_blocking)  # a batch class of a library: it knows its tensors
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(move(value, device, non_blocking) for value in batch))
     if isinstance(batch, list | tuple):
@@ -98,8 +101,15 @@ def tensor_bytes(batch: Any) -> int:
     """Bytes of all tensors in a batch."""
     if isinstance(batch, Tensor):
         return batch.numel() * batch.element_size()
-    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
     return sum(tensor_bytes(part) for part in parts)
+
+
+def _to(batch: Any, device: torch.device, non_blocking: bool) -> Any:
+    try:
+        return batch.to(device, non_blocking=non_blocking)
+    except TypeError:  # most such classes take the device only
+        return batch.to(device)
 
 
 def effective(
@@ -107,12 +117,11 @@ def effective(
     strategy: Strategy,
     place: Place,
     model: nn.Module,
-    training: tuple[Workload, torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer,
     source: Source,
     first_batch: Any,
 ) -> Effective:
     """What runs, read back from the objects that run it."""
-    workload, optimizer = training
     loader = source.loader
     norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
     synced = [layer for layer in norms if "Sync" in type(layer).__name__]
@@ -141,7 +150,7 @@ def effective(
         pinned=_pinned(first_batch) if loader else None,
         prefetch_factor=loader.prefetch_factor if loader else None,
         persistent_workers=loader.persistent_workers if loader else None,
-        batch=workload.samples(first_batch),
+        batch=loader.batch_size if loader and loader.batch_size else process_batch(case, strategy),
         batch_bytes=tensor_bytes(first_batch),
         parameters=sum(p.numel() for p in parameters),
         gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
@@ -155,6 +164,8 @@ def weights_hash(model: nn.Module) -> str:
     """A hash of all parameters and buffers: equal weights, equal hash, whatever the wrapper."""
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
+        if not isinstance(tensor, Tensor):
+            continue  # extra state of a library's layers
         digest.update(name.removeprefix("module.").encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -180,15 +191,11 @@ def _dataset(case: Case, workload: Workload) -> Dataset[Any]:
 def _first_batch(dataset: Dataset[Any], batch: int, workload: Workload) -> Any:
     """One collated batch of the first samples, repeated where there are fewer."""
     collate = workload.collate or default_collate
-    if isinstance(dataset, IterableDataset):
-        return collate(list(itertools.islice(iter(dataset), batch)))
     return collate([dataset[index % len(dataset)] for index in range(batch)])  # type: ignore[arg-type]
 
 
-def _sampler(dataset: Dataset[Any], case: Case, place: Place) -> DistributedSampler[Any] | None:
+def _sampler(dataset: Dataset[Any], case: Case, place: Place) -> DistributedSampler[Any]:
     """One sampler for every strategy, so that the base shuffles as the ranks do."""
-    if isinstance(dataset, IterableDataset):
-        return None
     return DistributedSampler(dataset, place.world_size, place.rank, shuffle=True, seed=case.seed)
 
 
@@ -243,14 +250,15 @@ def _devices_used(case: Case, strategy: Strategy, model: nn.Module, place: Place
 def _uuids(place: Place) -> tuple[str, ...]:
     if place.device.type != "cuda":
         return ()
-    return tuple(f"GPU-{torch.cuda.get_device_properties(d).uuid}" for d in place.devices)
+    found = (device_uuid("cuda", torch.cuda.get_device_properties(d).uuid) for d in place.devices)
+    return tuple(uuid for uuid in found if uuid)
 
 
 def _pinned(batch: Any) -> bool | None:
     """Whether the batch's first tensor is in page-locked memory; None without a tensor."""
     if isinstance(batch, Tensor):
         return batch.is_pinned() if torch.accelerator.is_available() else False
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, list | tuple):
         return next((found for value in batch if (found := _pinned(value)) is not None), None)

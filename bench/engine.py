@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -20,34 +19,12 @@ from typing import Any
 
 import msgspec
 
-from bench import guard, progress
-from bench.records import Launch
+from bench import guard, plugins, progress
+from bench.records import Ended, Launch, Outcome
 
 MONITOR_S = 0.02
 STACK_S = 0.3  # for the stacks of ranks that hang
 GRACE_S = 3.0  # after a first failure, peers get this long to say what they saw
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How one rank's process ended, as the engine saw it."""
-
-    local_rank: int
-    pid: int
-    exitcode: int | None
-    died_ns: int | None
-    killed: bool = False  # by the engine, after a first failure or at the time limit
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's answer: how every local rank ended, and what it saw at the time limit."""
-
-    launch: str
-    ranks: tuple[Ended, ...] = ()
-    timed_out: bool = False
-    marks_passed: tuple[int, ...] = ()  # at the time limit
-    states: tuple[str, ...] = ()  # at the time limit: what each rank was doing
-    stopped: tuple[bool, ...] = ()  # at the time limit: stopped by a signal
-    error: str | None = None  # the agent itself failed
 
 
 def main() -> None:
@@ -90,7 +67,8 @@ def run(launch: Launch) -> Outcome:
     from bench._agent import Agent, LoopbackRendezvous
     from bench.worker import run_rank
 
-    ranks = local_ranks(launch)
+    strategy: plugins.Strategy = plugins.load("strategies", launch.case.strategy)
+    ranks = strategy.processes(launch.case)
     watcher = Watcher(Path(launch.scratch), ranks, launch.case.timeout_s)
     rendezvous = LoopbackRendezvous(launch.launch, timedelta(seconds=launch.case.timeout_s))
     spec = WorkerSpec(
@@ -114,14 +92,6 @@ def run(launch: Launch) -> Outcome:
     return watcher.outcome(launch.launch, agent.exitcodes())
 
 
-def local_ranks(launch: Launch) -> int:
-    """Processes on this node: one where the strategy drives all devices from one process."""
-    from bench import plugins
-
-    strategy: plugins.Strategy = plugins.load("strategies", launch.case.strategy)
-    return 1 if strategy.single_process or strategy.one_device else launch.case.ranks
-
-
 class Watcher:
     """Stamps each rank's death in nanoseconds, ends the rest after a failure, and keeps the time limit."""
 
@@ -132,6 +102,7 @@ class Watcher:
         self._died_ns: dict[int, int] = {}
         self._killed: set[int] = set()
         self._hung: dict[str, Any] = {}
+        self._all_done_s: float | None = None
         self._closed = threading.Event()
 
     def follow(self, pids: dict[int, int]) -> None:
@@ -176,9 +147,17 @@ class Watcher:
                 time.sleep(STACK_S)
                 self._kill_rest()
                 return
-            if self._failed_since() > GRACE_S:
+            if self._failed_since() > GRACE_S or self._done_since() > GRACE_S:
                 self._kill_rest()
                 return
+
+    def _done_since(self) -> float:
+        """Seconds since every rank had written its trace; a thread of the user's may keep one from ending."""
+        if not all(self._left_trace(r) for r in range(self._ranks)):
+            self._all_done_s = None
+            return 0.0
+        self._all_done_s = self._all_done_s or time.monotonic()
+        return time.monotonic() - self._all_done_s
 
     def _failed_since(self) -> float:
         """Seconds since a rank died without having left a good trace; 0 where none has."""
@@ -209,8 +188,8 @@ class Watcher:
         at = [r * progress.FIELDS for r in range(self._ranks)]
         return {
             "timed_out": True,
-            "marks_passed": tuple(beats[i + progress.STATE] * 10**9 + beats[i + progress.MARKS] for i in at),
-            "states": tuple(progress.STATES[beats[i + progress.STATE]] for i in at),
+            "marks_passed": tuple(beats[i + progress.MARKS] for i in at),
+            "states": tuple(beats[i + progress.STATE] for i in at),
             "stopped": tuple(_stopped(self._pids.get(r)) for r in range(self._ranks)),
         }
 
@@ -222,8 +201,3 @@ def _stopped(pid: int | None) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] in "Tt"
-
-
-def loopback_socket() -> socket.socket:
-    """A listening socket on a free port of the loopback interface."""
-    return socket.create_server(("127.0.0.1", 0), backlog=512)

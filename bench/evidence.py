@@ -48,10 +48,9 @@ class Cell:
 
     @cached_property
     def failures(self) -> tuple[Any, ...]:
-        """Launches that gave no result, but for the interrupted ones that were run again."""
-        again = {(row.study, row.block) for row in self.launches if row.status != "interrupted"}
-        bad = (row for row in self.launches if row.status != "ok")
-        return tuple(r for r in bad if r.status != "interrupted" or (r.study, r.block) not in again)
+        """Launches that gave no result and were not run again with one (--resume)."""
+        good = {(row.study, row.block) for row in self.launches if row.status == "ok"}
+        return tuple(r for r in self.launches if r.status != "ok" and (r.study, r.block) not in good)
 
     @property
     def comparable(self) -> bool:

@@ -8,8 +8,11 @@ import msgspec
 
 # In order: the first pattern that matches "<type>: <text>" names the class.
 PATTERNS = (
-    ("oom_device", r"OutOfMemoryError|CUDA out of memory|out of memory on device|CUBLAS_STATUS_ALLOC_FAILED"),
-    ("shm_full", r"shared memory|/dev/shm|Bus error|insufficient shared"),
+    (
+        "oom_device",
+        r"OutOfMemoryError|CUDA out of memory|Cuda failure.*out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+    ),
+    ("shm_full", r"(?<!resource: )shared memory|/dev/shm|Bus error|write to file </torch_"),
     ("fd_limit", r"Too many open files|received 0 items of ancdata|Errno 24\b"),
     ("disk_full", r"No space left on device|Errno 28\b"),
     ("oom_host", r"MemoryError|can't allocate memory|Cannot allocate memory|not enough memory"),
@@ -133,7 +136,8 @@ def _victim(end: RankEnd) -> bool:
 
 def _reason(end: RankEnd, oom_kills: int) -> str:
     if end.error is not None:
-        return classify(end.error_type, end.error)
+        found = classify(end.error_type, end.error)
+        return "oom_host" if found == "loader_worker" and oom_kills else found
     name = signal_name(end.exitcode)
     if name == "SIGKILL" and oom_kills:
         return "oom_host"

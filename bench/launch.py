@@ -17,7 +17,7 @@ from bench import guard, progress
 from bench.cgroup import oom_kills
 from bench.failures import RankEnd, Verdict, first_failure, stuck_rank
 from bench.machine import own_python
-from bench.records import Launch, RankTrace
+from bench.records import PHASES, Ended, Launch, Outcome, RankTrace
 
 START_LIMIT_S = 120.0
 BACKSTOP_S = 15.0  # beyond a launch's own limit, before the engine counts as lost
@@ -41,27 +41,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
-class _Ended(msgspec.Struct, frozen=True):
-    local_rank: int
-    pid: int
-    exitcode: int | None = None
-    died_ns: int | None = None
-    killed: bool = False
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    """The engine's answer, as engine.Outcome writes it (that module loads torch, this one must not)."""
-
-    launch: str = ""
-    ranks: tuple[_Ended, ...] = ()
-    timed_out: bool = False
-    marks_passed: tuple[int, ...] = ()
-    states: tuple[str, ...] = ()
-    stopped: tuple[bool, ...] = ()
-    error: str | None = None
-    ready: bool = False
-
-
 class EngineLost(Exception):
     """The engine died or went silent; its whole process group has been killed."""
 
@@ -72,11 +51,11 @@ class Engine:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._buffer = b""
 
     def __enter__(self) -> "Engine":
-        self.start()
-        return self
+        return self  # started by the first launch, which records it if that fails
 
     def __exit__(self, *_: Any) -> None:
         self.kill()
@@ -86,8 +65,16 @@ class Engine:
         """The process group of engine, fork server, ranks and loader workers."""
         return self._process.pid if self._process else None
 
-    def start(self) -> None:
-        """Start the engine in a session of its own: a Ctrl-C at the terminal does not reach it."""
+    def ready(self) -> None:
+        """Start the engine unless it runs. Raises EngineLost."""
+        if self._process is None:
+            self._start()
+
+    def _start(self) -> None:
+        """In a session of its own: a Ctrl-C at the terminal does not reach it."""
+        self._folder = tempfile.TemporaryDirectory(
+            prefix=f"scalemark-{os.getpid()}-", ignore_cleanup_errors=True
+        )
         command = own_python("from bench.engine import main; main()")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -96,15 +83,13 @@ class Engine:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=_engine_environment(),
+                env=_engine_environment() | {"TMPDIR": self._folder.name},  # its sockets go with it
             )
         self._buffer = b""
         self._answer(time.monotonic() + START_LIMIT_S, lambda: None)
 
-    def ask(self, launch: Launch, tick: Callable[[], None]) -> _Outcome:
+    def ask(self, launch: Launch, tick: Callable[[], None]) -> Outcome:
         """Run a launch; `tick` is called ten times a second. Raises EngineLost."""
-        if self._process is None:
-            self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
@@ -124,8 +109,10 @@ class Engine:
                 with contextlib.suppress(OSError):
                     stream.close()
         self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
 
-    def _answer(self, deadline: float, tick: Callable[[], None]) -> _Outcome:
+    def _answer(self, deadline: float, tick: Callable[[], None]) -> Outcome:
         assert self._process is not None and self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -136,7 +123,7 @@ class Engine:
                 elif time.monotonic() > deadline:
                     self._lost("did not answer in time")
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return msgspec.json.decode(line, type=_Outcome)
+        return msgspec.json.decode(line, type=Outcome)  # the first answer, "ready", is an empty one
 
     def _read(self, stream: IO[bytes]) -> None:
         data = os.read(stream.fileno(), 65536)
@@ -183,7 +170,7 @@ def run(
     beats = progress.open_all(scratch)
     kills, began = oom_kills(), time.monotonic()
     lost: str | None = None
-    outcome = _Outcome()
+    outcome = Outcome()
     todo = [pids] if pids else []
 
     def tick() -> None:
@@ -192,12 +179,14 @@ def run(
             todo.clear()
 
     try:
+        engine.ready()
+        began = time.monotonic()
         outcome = engine.ask(launch, tick)
     except EngineLost as error:
         lost = str(error)
     wall_s = time.monotonic() - began
     traces = _traces(scratch, processes)
-    failure = _judge(outcome, traces, processes, lost, oom_kills() - kills)
+    failure = _judge(launch, outcome, traces, processes, lost, oom_kills() - kills)
     return Result(traces=traces, failure=failure, timed_out=outcome.timed_out, wall_s=wall_s)
 
 
@@ -205,7 +194,7 @@ def _where(beats: Sequence[int], processes: int) -> Progress:
     at = [r * progress.FIELDS for r in range(processes)]
     return Progress(
         state=progress.STATES[min(beats[i + progress.STATE] for i in at)],
-        step=min(beats[i + progress.MARKS] for i in at) // 6,
+        step=min(beats[i + progress.MARKS] for i in at) // len(PHASES),
         steps=max(beats[i + progress.PLANNED] for i in at),
     )
 
@@ -230,11 +219,16 @@ def _traces(scratch: Path, processes: int) -> tuple[RankTrace, ...]:
 
 
 def _judge(
-    outcome: _Outcome, traces: tuple[RankTrace, ...], processes: int, lost: str | None, kills: int
+    launch: Launch,
+    outcome: Outcome,
+    traces: tuple[RankTrace, ...],
+    processes: int,
+    lost: str | None,
+    kills: int,
 ) -> Verdict | None:
     """Why the launch failed, from every witness; None if it did not."""
-    if outcome.timed_out:
-        return _hang(outcome, traces, kills)
+    if outcome.timed_out and not (len(traces) == processes and all(t.status == "ok" for t in traces)):
+        return _hang(launch, outcome, traces, kills)
     found = first_failure(_ends(outcome, traces, processes), kills)
     if found:
         return found
@@ -246,18 +240,21 @@ def _judge(
     return None
 
 
-def _hang(outcome: _Outcome, traces: tuple[RankTrace, ...], kills: int) -> Verdict:
+def _hang(launch: Launch, outcome: Outcome, traces: tuple[RankTrace, ...], kills: int) -> Verdict:
     """A launch at its time limit: a rank that failed for a reason of its own, or the one that is stuck."""
     own = [end for end in _ends(outcome, traces, len(outcome.ranks)) if end.error is not None]
     found = first_failure(own, kills)
     if found and found.reason != "communication":
         return found
-    rank, why = stuck_rank(outcome.marks_passed, outcome.stopped)
-    states = ", ".join(f"rank {r} in {state}" for r, state in enumerate(outcome.states))
+    # on a device the host runs ahead: how many marks it has passed does not say where the device is
+    marks = outcome.marks_passed if launch.device_kind == "cpu" else (0,) * len(outcome.states)
+    at = [state * 10**9 + passed for state, passed in zip(outcome.states, marks, strict=True)]
+    rank, why = stuck_rank(at, outcome.stopped)
+    states = ", ".join(f"rank {r} in {progress.STATES[state]}" for r, state in enumerate(outcome.states))
     return Verdict(reason="hang", first_rank=rank, detail=f"time limit reached: {why} ({states})")
 
 
-def _ends(outcome: _Outcome, traces: tuple[RankTrace, ...], processes: int) -> list[RankEnd]:
+def _ends(outcome: Outcome, traces: tuple[RankTrace, ...], processes: int) -> list[RankEnd]:
     """What is known of each local rank's end; ranks nobody has seen end are left out."""
     by_rank = {trace.local_rank: trace for trace in traces}
     seen = {ended.local_rank: ended for ended in outcome.ranks}
@@ -274,15 +271,19 @@ def _ends(outcome: _Outcome, traces: tuple[RankTrace, ...], processes: int) -> l
                 error_type=trace.error_type if trace else None,
                 error=trace.error if trace else None,
                 failed_ns=(trace.failed_ns if trace else None) or (ended.died_ns if ended else None),
-                killed_by_us=_killed_by_us(ended),
+                killed_by_us=ended is not None and _killed_by_us(ended, outcome.ranks),
             )
         )
     return ends
 
 
-def _killed_by_us(ended: _Ended | None) -> bool:
-    """Peers of a failed rank get SIGTERM from the agent, or SIGKILL from the engine if they do not heed it."""
-    return ended is not None and (ended.killed or ended.exitcode == -15)
+def _killed_by_us(ended: Ended, ranks: Sequence[Ended]) -> bool:
+    """The engine's SIGKILL, or the agent's SIGTERM, which it sends only when another rank has ended before."""
+    if ended.killed:
+        return True
+    died = ended.died_ns or 0
+    earlier = (other.died_ns for other in ranks if other.local_rank != ended.local_rank)
+    return ended.exitcode == -15 and any(ns is not None and ns < died for ns in earlier)
 
 
 def _engine_environment() -> dict[str, str]:

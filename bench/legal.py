@@ -150,6 +150,22 @@ def _strong(case: Case, _: Context) -> str | None:
     return None
 
 
+def _batch_norm(case: Case, context: Context) -> str | None:
+    if not case.sync_bn:
+        return None
+    if ":" not in case.model:
+        has = plugins.load("models", case.model).batch_norm
+    else:
+        has = context.brought is None or context.brought.batch_norm
+    return None if has else f"sync_bn: {case.model} has no BatchNorm layer"
+
+
+def _shared_devices(case: Case, context: Context) -> str | None:
+    if _strategy(case).single_process and context.kind != "cpu" and case.ranks > context.slots:
+        return f"{case.strategy} cannot share devices: {case.ranks} asked for, {context.slots} to be had"
+    return None
+
+
 def _chunks(case: Case, _: Context) -> str | None:
     if not _strategy(case).single_process:
         return None
@@ -192,6 +208,8 @@ RULES: tuple[Callable[[Case, Context], str | None], ...] = (
     _one_node,
     _one_device,
     _sync_bn,
+    _batch_norm,
+    _shared_devices,
     _workers,
     _loader,
     _own_data,

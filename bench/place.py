@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bench.environment import device_index
-from bench.errors import UsageError
+from bench.errors import BenchError, UsageError
 from bench.plugins import Strategy
 from bench.records import Launch
 
@@ -53,6 +53,12 @@ def find_place(launch: Launch, strategy: Strategy) -> Place:
 
 def _devices(launch: Launch, strategy: Strategy, local_rank: int) -> tuple[torch.device, tuple[int, ...]]:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
+    found = accelerator.type if accelerator is not None else "cpu"
+    if found != launch.device_kind:
+        raise BenchError(
+            f"this host has {launch.device_kind} devices and this rank finds {found}: look at driver and"
+            " CUDA_VISIBLE_DEVICES of the ranks"
+        )
     if accelerator is None:
         return torch.device("cpu"), ()
     visible = torch.accelerator.device_count()

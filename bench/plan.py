@@ -54,9 +54,14 @@ def make_plan(
     budget_s: float | None = None,
 ) -> Plan:
     """Expand suites on this host. Raises UsageError for anything no host could run."""
+    if host.torch is None:
+        raise UsageError(
+            f"torch cannot be imported here ({host.device_error}): make setup, or install torch 2.9 or later"
+        )
     _check_devices(devices, host)
     context = legal.Context(host=host, oversubscribe=oversubscribe, devices=devices)
-    suites = [part for name in names for part in _parts(suite.load(name))]
+    named = [suite.load(name) for name in names]
+    suites = [part for one in named for part in _parts(one)]
     limit = nproc or (len(devices) if devices else None)
     tagged: dict[str, tuple[str, Case]] = {}
     used = [suite.override(one, sets) for one in suites]
@@ -65,7 +70,7 @@ def make_plan(
             tagged.setdefault(case.id, (one.name, case))
     cells = _cells(tagged, context)
     guesses = estimate.estimates([cell.case for cell in cells], host)
-    composite = any(suite.load(name).parts for name in names)
+    composite = any(one.parts for one in named)
     left_out: list[str] = []
     if composite:
         cells, left_out = _fit(cells, guesses, budget_s, host)

@@ -50,6 +50,10 @@ class Strategy:
     one_device: bool = False
     reference_on_cpu: bool = False
 
+    def processes(self, case: "Case") -> int:
+        """Ranks on a node: one where a single process drives every device."""
+        return case.ranks if self.collective else 1
+
 
 @dataclass(frozen=True)
 class Model:
@@ -59,6 +63,7 @@ class Model:
     build: "Callable[[Case], Workload]"
     options: Options = field(default_factory=dict)
     image: bool = False
+    batch_norm: bool = False
     stand_in: bool = False
 
 

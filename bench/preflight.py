@@ -62,7 +62,7 @@ def _inspect(case: Case) -> Brought:
     made: Any = workload(case)
     check_picklable(made, where=f"model {clip(case.model)!r}")
     return Brought(
-        dataset_len=len(made.dataset) if hasattr(made.dataset, "__len__") else None,
+        dataset_len=len(made.dataset) if made.dataset is not None else None,
         has_dataset=made.dataset is not None,
         has_sample=made.sample is not None,
         batch_norm=any(isinstance(layer, _BatchNorm) for layer in made.model.modules()),

@@ -22,14 +22,34 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     launch: str
     case: Case
-    block: int
-    order: int
     scratch: str  # a folder of this node: traces and progress of the ranks
     logs: str  # a folder: one log a rank
     conductor_pid: int
+    device_kind: str = "cpu"  # what the host has: a rank that finds something else refuses to measure
     devices: tuple[int, ...] | None = None  # visible ordinals to use; None: all, in order
     oversubscribed: bool = False
-    seed: int = 0
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How one rank's process ended, as the engine saw it."""
+
+    local_rank: int
+    pid: int
+    exitcode: int | None
+    died_ns: int | None
+    killed: bool = False  # by the engine, after a first failure or at the time limit
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's answer: how every local rank ended, and what it saw at the time limit."""
+
+    launch: str = ""
+    ranks: tuple[Ended, ...] = ()
+    timed_out: bool = False
+    marks_passed: tuple[int, ...] = ()  # at the time limit: phase marks of the timed loop
+    states: tuple[int, ...] = ()  # at the time limit: see progress.STATES
+    stopped: tuple[bool, ...] = ()  # at the time limit: stopped by a signal
+    error: str | None = None  # the agent itself failed
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +140,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["ok", "failed"]
     error_type: str | None = None
     error: str | None = None
-    traceback: str | None = None
     failed_ns: int | None = None  # CLOCK_MONOTONIC
-    started_ns: int | None = None
-    ended_ns: int | None = None
     rendezvous_s: float | None = None
     build_s: float | None = None
     first_batch_s: float | None = None  # loader made -> first batch in hand

@@ -68,9 +68,9 @@ def theil_sen_drift(z: np.ndarray) -> tuple[float, float, float]:
 
 
 def _block_medians(x: np.ndarray) -> np.ndarray:
-    """Medians of whole 5-step blocks, shape (m,); an incomplete block at the start is left out."""
+    """Medians of whole 5-step blocks, shape (m,); an incomplete block at the end is left out."""
     m = len(x) // BLOCK
-    return np.median(x[len(x) - m * BLOCK :].reshape(m, BLOCK), axis=1)
+    return np.median(x[: m * BLOCK].reshape(m, BLOCK), axis=1)
 
 
 def _assumed_first(steps: int) -> int:

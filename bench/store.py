@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,7 +92,7 @@ class Store:
             raise UsageError(
                 f"{self.root}: is in use, but not by a study ({HEADER} is missing); give another name"
             )
-        self.root.mkdir(parents=True, exist_ok=True)
+        _make(self.root)
         data = msgspec.json.format(msgspec.json.encode(header))
         _decode_header(data, self.header_path)
         _replace(self.header_path, data + b"\n")
@@ -159,7 +159,7 @@ class Store:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the study for one conductor. Raises UsageError where another one holds it."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        _make(self.root)
         with (self.root / ".lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,12 +170,34 @@ class Store:
             yield
 
 
+def _make(root: Path) -> None:
+    """Make the study's folder. Raises UsageError where that cannot be, or nothing can be written there."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"{root}: cannot be written ({error.strerror}); name another folder by -o") from None
+
+
 def open_store(study: str | Path, results: Path = RESULTS) -> Store:
     """The store of an existing study, by name or path. Raises UsageError where there is none."""
     root = resolve(study, results)
     if not (root / HEADER).is_file():
         raise UsageError(_not_a_study(root))
     return Store(root)
+
+
+def newest(wanted: Callable[[StudyHeader], bool] = lambda header: True) -> Store | None:
+    """The study in results/ whose header was written last, of those that are wanted; broken ones are passed over."""
+    found = sorted(RESULTS.glob(f"*/{HEADER}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found:
+        with contextlib.suppress(UsageError):
+            store = Store(path.parent)
+            if wanted(store.header()):
+                return store
+    return None
 
 
 def resolve(study: str | Path, results: Path = RESULTS) -> Path:

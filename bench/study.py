@@ -22,7 +22,7 @@ from bench.case import Case
 from bench.environment import speed_variables
 from bench.failures import Verdict
 from bench.launch import Engine, Progress, Result
-from bench.machine import Host, fingerprint
+from bench.machine import Host, device_kind, fingerprint
 from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
 from bench.records import Cell, Launch, LaunchRecord
 from bench.stats import mean_interval
@@ -88,6 +88,7 @@ class Study:
         self._records: dict[str, list[LaunchRecord]] = {}
         self._began = time.monotonic()
         self._walls: dict[str, float] = {}
+        self._earlier: set[str] = set()  # launches of earlier sessions: what failed then is tried again
 
     def run(self) -> None:
         """Run blocks. Raises Interrupted for SIGINT, SIGTERM or SIGHUP, with the running launch recorded.
@@ -98,6 +99,7 @@ class Study:
         with _signals():
             for record in self._store.records()[0]:
                 self._take(record)
+                self._earlier.add(record.launch)
             for block in range(self._rules.max_launches):
                 cells = self._open_cells(block)
                 if cells and not self._time_for(cells, block):
@@ -117,11 +119,19 @@ class Study:
         return cells
 
     def _blocks(self, cell: str) -> set[int]:
-        """Blocks in which a cell has a result, good or bad; what was interrupted is run again."""
-        return {r.block for r in self._records.get(cell, ()) if r.status != "interrupted"}
+        """Blocks in which a cell has a result, good or bad."""
+        return {r.block for r in self._counted(cell)}
+
+    def _counted(self, cell: str) -> list[LaunchRecord]:
+        """Records that are not run again: all but the interrupted, and those that failed in an earlier session."""
+        return [
+            r
+            for r in self._records.get(cell, ())
+            if r.status == "ok" or (r.status != "interrupted" and r.launch not in self._earlier)
+        ]
 
     def _closed(self, cell: str) -> bool:
-        records = [r for r in self._records.get(cell, ()) if r.status != "interrupted"]
+        records = self._counted(cell)
         failed = [r for r in records[-MAX_FAILURES:] if r.status != "ok"]
         if len(failed) == MAX_FAILURES or any(r.reason in HOPELESS for r in failed):
             return True
@@ -166,21 +176,20 @@ class Study:
         began = time.monotonic()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         strategy: plugins.Strategy = plugins.load("strategies", cell.case.strategy)
-        processes = cell.case.ranks if strategy.collective else 1
+        processes = strategy.processes(cell.case)
         telemetry, recording, result = None, None, None
         interrupted = False
         with launching.scratch_folder() as scratch:
             pids = scratch / "pids"
             telemetry = Telemetry(engine.pgid, rank_pids=pids, device_uuids=self._uuids()).start()
             try:
-                launch = self._describe(cell, name, block, order, str(scratch))
+                launch = self._describe(cell, name, str(scratch))
                 result = launching.run(engine, launch, processes, self._show.progress, pids)
             except KeyboardInterrupt:
                 interrupted = True
                 engine.kill()
             finally:
                 recording = telemetry.stop()
-        self._keep(name, result, recording)
         record = self._record(cell, name, block, order, result, recording, processes)
         record = msgspec.structs.replace(
             record,
@@ -192,21 +201,21 @@ class Study:
                 else {}
             ),
         )
-        self._store.append(_with_overhead(record, result))
+        record = _with_overhead(record, result)
+        self._store.append(record)
+        self._keep(name, result, recording)
         return record
 
-    def _describe(self, cell: Cell, name: str, block: int, order: int, scratch: str) -> Launch:
+    def _describe(self, cell: Cell, name: str, scratch: str) -> Launch:
         return Launch(
             launch=name,
             case=cell.case,
-            block=block,
-            order=order,
             scratch=scratch,
             logs=str(self._store.log_dir(name).resolve()),
             conductor_pid=os.getpid(),
+            device_kind=device_kind(self._host),
             devices=self._plan.devices,
             oversubscribed=self._oversubscribed(cell.case),
-            seed=self._rules.seed,
         )
 
     def _name(self, cell: Cell, block: int) -> str:
@@ -215,10 +224,14 @@ class Study:
         return f"b{block:02d}-{cell.id}" + (f"-r{tries}" if tries else "")
 
     def _keep(self, name: str, result: Result | None, recording: Recording) -> None:
-        if result is not None:
-            self._store.write_steps(name, result.traces)
-        if recording.rows["time_s"]:
-            write_parquet(self._store.telemetry_path(name), recording.rows)
+        """Steps and telemetry; the record, which has all the numbers, is on disk already."""
+        try:
+            if result is not None:
+                self._store.write_steps(name, result.traces)
+            if recording.rows["time_s"]:
+                write_parquet(self._store.telemetry_path(name), recording.rows)
+        except OSError as error:
+            self._show.say(f"{name}: steps or telemetry could not be written ({error.strerror or error})")
 
     def _record(
         self, cell: Cell, name: str, block: int, order: int,
@@ -256,29 +269,34 @@ class Study:
     def _marks(self, case: Case, effective: Any) -> tuple[str, ...]:
         marks = list(effective.stand_ins) if effective else []
         if self._oversubscribed(case):
-            marks.append(f"oversubscribed: {case.devices} ranks on {len(self._host.devices)} devices")
+            marks.append(f"oversubscribed: {case.devices} ranks on {self._slots} devices")
         needed = case.devices * (case.threads or 1)
         if not self._host.devices and needed > self._host.cpus_usable:
             marks.append(f"oversubscribed: {needed} threads on {self._host.cpus_usable} CPUs")
         return tuple(marks)
 
     def _oversubscribed(self, case: Case) -> bool:
-        slots = len(self._plan.devices) if self._plan.devices else len(self._host.devices)
-        return bool(self._host.devices) and case.devices > slots
+        return bool(self._host.devices) and case.devices > self._slots
+
+    @property
+    def _slots(self) -> int:
+        """Accelerators that may be used."""
+        return len(self._plan.devices) if self._plan.devices else len(self._host.devices)
 
     def _uuids(self) -> tuple[str, ...]:
         return tuple(device.uuid for device in self._host.devices if device.uuid)
 
     def _take(self, record: LaunchRecord) -> None:
         self._records.setdefault(record.cell, []).append(record)
-        if record.wall_s and record.status != "interrupted":
+        if record.wall_s and record.status == "ok":
             self._walls[record.cell] = record.wall_s
 
     def _left_s(self, block: int, rest: Sequence[Cell]) -> float:
         """Expected time to the end: this block's rest, then blocks up to the fewest launches, within the budget."""
         left = self._expected_s(rest)
+        still = [cell for cell in self._plan.runnable if not self._closed(cell.id)]
         for later in range(block + 1, self._rules.min_launches):
-            left += self._expected_s([c for c in self._plan.runnable if later not in self._blocks(c.id)])
+            left += self._expected_s([cell for cell in still if later not in self._blocks(cell.id)])
         if self._rules.budget_s is not None:
             left = min(left, max(0.0, self._rules.budget_s - (time.monotonic() - self._began)))
         return left
@@ -316,14 +334,17 @@ def _max(values: Iterator[float | None]) -> float | None:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a study as Ctrl-C does."""
+    """SIGTERM and SIGHUP stop a study as Ctrl-C does; what is ignored (nohup) stays ignored."""
+    numbers = [
+        n for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT) if signal.getsignal(n) != signal.SIG_IGN
+    ]
 
     def stop(*_: Any) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)  # stopping takes a second and keeps what was measured
         raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    }
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@
 """
 
 import itertools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ def _parse(path: Path) -> Suite:
     for key in raw:
         if key not in TABLES:
             raise UsageError(plugins.unknown(f"suite {path}", key, TABLES))
+    raw = {name: _dotted(table) if isinstance(table, dict) else table for name, table in raw.items()}
     try:
         suite = msgspec.convert({"name": path.stem, **raw}, Suite)
     except msgspec.ValidationError as error:
@@ -67,6 +69,15 @@ def _parse(path: Path) -> Suite:
         for field in table:
             _check_field(f"suite {path}: {where}", field)
     return suite
+
+
+def _dotted(table: dict[str, Any]) -> dict[str, Any]:
+    """`[matrix.model_args] width = ...` as the axis `model_args.width`."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = value if key in ARGS and isinstance(value, dict) else None
+        flat |= {f"{key}.{name}": one for name, one in inner.items()} if inner is not None else {key: value}
+    return flat
 
 
 def _tables(suite: Suite) -> list[tuple[str, dict[str, Any]]]:
@@ -166,6 +177,11 @@ def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
         levels = [levels]
     if not levels:
         raise UsageError(f"[matrix] {field}: an empty list; give at least one level")
+    for level in levels:
+        if not isinstance(level, bool | int | float | str | None):
+            raise UsageError(
+                f"[matrix] {field}: {plugins.clip(repr(level))} is a {type(level).__name__}; give a list of values"
+            )
     return list(dict.fromkeys(levels))
 
 
@@ -193,9 +209,13 @@ def _case(suite: Suite, table: dict[str, Any], host: Host) -> Case:
     if table.get("ranks") == "auto":
         table["ranks"] = slots(host)
     try:
-        return msgspec.convert(table, Case)
+        case = msgspec.convert(table, Case)
     except msgspec.ValidationError as error:
         raise UsageError(f"suite {suite.name}: {_told(error)}") from None
+    for name, value in [("timeout_s", case.timeout_s), *case.model_args.items(), *case.data_args.items()]:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"suite {suite.name}: {name}: {value} is not a finite number")
+    return case
 
 
 def _nested(table: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +224,12 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
     for key, value in table.items():
         head, dot, tail = key.partition(".")
         if dot:
-            out[head] = {**out.get(head, table.get(head, {})), tail: value}
+            given = out.get(head, table.get(head, {}))
+            if not isinstance(given, dict):
+                raise UsageError(
+                    f"{head}: {plugins.clip(repr(given))} is no table; set {head}.{tail} and the like"
+                )
+            out[head] = {**given, tail: value}
         else:
             out.setdefault(key, value)
     return out

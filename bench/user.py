@@ -128,11 +128,12 @@ def _checked(made: Any, case: Case, where: str) -> "Workload":
                 f"{where}: Workload.{name} is a {type(getattr(made, name)).__name__}, no function"
             )
     if made.dataset is not None:
-        sized = hasattr(made.dataset, "__len__") and hasattr(made.dataset, "__getitem__")
-        if not (sized or isinstance(made.dataset, IterableDataset)):
+        if isinstance(made.dataset, IterableDataset) or not (
+            hasattr(made.dataset, "__len__") and hasattr(made.dataset, "__getitem__")
+        ):
             raise UsageError(
-                f"{where}: dataset is a {type(made.dataset).__name__}, neither map-style (__len__, "
-                "__getitem__) nor an IterableDataset"
+                f"{where}: dataset is a {type(made.dataset).__name__}; ranks share a data set by index, so a"
+                " map-style one is needed (__len__ and __getitem__)"
             )
         return made
     return made if made.sample is not None else replace(made, sample=_image_sample(made.model, case))

@@ -52,7 +52,6 @@ def run_rank(encoded: bytes) -> None:
         "node": int(os.environ["GROUP_RANK"]),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "started_ns": time.monotonic_ns(),
         "status": "ok",
     }
     try:
@@ -62,7 +61,7 @@ def run_rank(encoded: bytes) -> None:
         traceback.print_exc()
     os.close(spare)
     _end_loader_workers()
-    trace = RankTrace(**known, ended_ns=time.monotonic_ns(), warnings=tuple(said))
+    trace = RankTrace(**known, warnings=tuple(said))
     _write(Path(launch.scratch) / f"rank{known['local_rank']}.json", msgspec.json.encode(trace))
     beat[progress.STATE] = progress.DONE
     sys.stdout.flush()
@@ -73,7 +72,7 @@ def run_rank(encoded: bytes) -> None:
 
 def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     """Build what the case asks for and run its window; returns fields of a RankTrace."""
-    case = launch.case
+    case, started = launch.case, time.monotonic()
     strategy: plugins.Strategy = plugins.load("strategies", case.strategy)
     _set_threads(case.threads or 1)
     place = find_place(launch, strategy)
@@ -94,9 +93,10 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     torch.manual_seed(case.seed + 1 + place.rank)  # different on every rank: the data
     source = make_source(case, workload, strategy, place)
     _agree_on_steps(source, place)
-    first = next(source.batches)
+    asked = time.perf_counter()
+    first = next(source.batches)  # makes the loader's iterator, and its workers
     loaded = time.perf_counter()
-    facts = effective(case, strategy, place, model, (workload, optimizer), source, first)
+    facts = effective(case, strategy, place, model, optimizer, source, first)
 
     training = Training(
         model=model,
@@ -105,14 +105,14 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
         batches=_then(first, source),
         to_device=lambda batch: move(batch, place.device, case.non_blocking),
     )
-    window = _window(launch, place, training, beat)
+    window = _window(launch, place, training, beat, started + case.timeout_s)
     chunks = getattr(model, "chunks", ())
     if chunks:  # known only once a batch has been scattered
         facts = msgspec.structs.replace(facts, chunks=tuple(chunks))
     return {
         "rendezvous_s": joined - began if strategy.collective else None,
         "build_s": built - joined,
-        "first_batch_s": loaded - built if source.loader is not None else None,
+        "first_batch_s": loaded - asked if source.loader is not None else None,
         "effective": facts,
         **_trace(window, place, source, facts),
     }
@@ -137,8 +137,13 @@ class _Window(msgspec.Struct):
     ended_ns: int
 
 
-def _window(launch: Launch, place: Place, training: Training, beat: MutableSequence[int]) -> _Window:
-    """Run the timed steps; extend them once, to twice the length, where they are not steady yet."""
+def _window(
+    launch: Launch, place: Place, training: Training, beat: MutableSequence[int], limit_s: float
+) -> _Window:
+    """Run the timed steps; extend them once, to twice the length, where they are not steady yet.
+
+    Not where that could run into the time limit (`limit_s`, of the monotonic clock): a finished window is kept.
+    """
     steps = launch.case.steps
     memory = MemoryWindow(place.module if place.accelerated else None, place.devices)
     memory.start()
@@ -147,7 +152,9 @@ def _window(launch: Launch, place: Place, training: Training, beat: MutableSeque
     phases, samples = timed_steps(training, clock, steps, _barrier(place), beat)
     cut, extend = find_cut(_slowest(phases.sum(1), place))
     segments = [steps]
-    if extend:
+    if extend and not _time_for(phases, limit_s, place):
+        cut = msgspec.structs.replace(cut, note=f"{cut.note}; not extended: the time limit is near")
+    elif extend:
         beat[progress.PLANNED] = 2 * steps
         more, more_samples = timed_steps(training, _clock(place), steps, _barrier(place), beat)
         phases, samples = np.concatenate([phases, more]), samples + more_samples
@@ -155,6 +162,12 @@ def _window(launch: Launch, place: Place, training: Training, beat: MutableSeque
         segments.append(steps)
     ended_ns = time.monotonic_ns()
     return _Window(phases, samples, cut, segments, memory.end(), clock.name, started_ns, ended_ns)
+
+
+def _time_for(phases: np.ndarray, limit_s: float, place: Place) -> bool:
+    """Whether as many steps again end well within the time limit on every rank."""
+    expected_s = time.monotonic() + 1.5 * phases.sum() - limit_s
+    return bool(_slowest(np.array([expected_s]), place)[0] < 0)
 
 
 def _trace(window: _Window, place: Place, source: Source, facts: Effective) -> dict[str, Any]:
@@ -260,7 +273,6 @@ def _failure(error: BaseException) -> dict[str, Any]:
         "failed_ns": time.monotonic_ns(),
         "error_type": type(error).__name__,
         "error": str(error)[:4000],
-        "traceback": traceback.format_exc()[-20000:],
     }
 
 

@@ -1,6 +1,6 @@
 """What a user brings: a model, and, where the defaults do not fit, its data set, loss and optimizer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ def leading_size(batch: Any) -> int:
     """Samples in a batch: the first dimension of its first tensor. Raises TypeError without one."""
     if isinstance(batch, Tensor):
         return int(batch.shape[0])
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping) and batch:
         return leading_size(next(iter(batch.values())))
     if isinstance(batch, list | tuple) and batch:
         return leading_size(batch[0])

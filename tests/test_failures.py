@@ -27,6 +27,9 @@ from bench.failures import REMEDIES, RankEnd, classify, first_failure, one_line,
         ("BenchError", "uneven number of batches: 3 vs 4 steps", "uneven_batches"),
         ("UsageError", "model 'x:y': the factory raised ValueError", "usage"),
         ("OSError", "[Errno 28] No space left on device", "disk_full"),
+        ("RuntimeError", "unable to write to file </torch_12_34>: No space left on device (28)", "shm_full"),
+        ("DistBackendError", "NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'", "oom_device"),
+        ("OutOfResources", "out of resource: shared memory, Required: 1, Hardware limit: 2", "exception"),
         ("ValueError", "planted", "exception"),
     ],
 )  # fmt: skip
@@ -75,6 +78,14 @@ def test_a_kill_while_the_kernel_counts_one_is_out_of_memory():
     found = first_failure([RankEnd(rank=0, exitcode=-9, failed_ns=1)], oom_kills=1)
     assert found.reason == "oom_host"
     assert "out of memory" in found.detail
+
+
+def test_a_killed_loader_worker_while_the_kernel_counts_one_is_out_of_memory():
+    """A worker's death that torch reports is memory where the kernel has killed for it."""
+    text = "DataLoader worker (pid 7) is killed by signal: Killed."
+    end = RankEnd(rank=0, exitcode=1, error_type="RuntimeError", error=text, failed_ns=1)
+    assert first_failure([end]).reason == "loader_worker"
+    assert first_failure([end], oom_kills=1).reason == "oom_host"
 
 
 def test_ranks_that_we_ended_are_not_culprits():

@@ -44,6 +44,16 @@ def test_warm_up_is_found_where_it_ends():
     assert cut.state == "steady"
 
 
+@pytest.mark.parametrize("steps", range(60, 65))
+def test_the_cut_lies_behind_the_last_slow_step(steps):
+    """Ten steps at three times the time are gone whatever the remainder of the steps over whole blocks."""
+    step_s = np.full(steps, 0.1)
+    step_s[:10] = 0.3
+    cut, _ = find_cut(step_s)
+    assert cut.first >= 10
+    assert step_s[cut.first :].mean() == pytest.approx(0.1)
+
+
 def test_a_steady_window_is_rarely_extended():
     """Of 200 steady windows of 100 steps with 3 % noise, few are extended: drift needs its interval."""
     extended = sum(find_cut(noisy(100, seed=seed))[1] for seed in range(200))

@@ -119,6 +119,12 @@ def test_arguments_of_a_model_are_set_by_a_dotted_name():
         ("[case\n", "not TOML"),
         ('[case]\nmodel = "resnet5"\n', "unknown name 'resnet5'"),
         ("title = 3\n", "Expected `str`, got `int`"),
+        ("[matrix]\nranks = [[1, 2]]\n", "ranks: [1, 2] is a list"),
+        ("[matrix]\nmodel = {a = 1}\n", "model: {'a': 1} is a dict"),
+        ("[case]\ntimeout_s = inf\n", "timeout_s: inf is not a finite number"),
+        ("[case]\nmodel_args = 3\n'model_args.width' = 2\n", "model_args: 3 is no table"),
+        ("[case]\nmodel_args = [1]\n", "model_args"),
+        ("exclude = 3\n", "Expected `array`"),
     ],
 )
 def test_a_wrong_suite_gives_one_line(tmp_path, text, says):
@@ -181,3 +187,9 @@ model = "resnet-small"
 batch = 4
 """
     assert {c.batch for c in expand(tmp_path, text)} == {8}
+
+
+def test_axes_of_arguments_may_be_tables(tmp_path):
+    """[matrix] model_args.width = [8, 16] is an axis, as its quoted form is."""
+    text = '[case]\nmodel = "mlp"\ndata = "device"\n[matrix]\nmodel_args.width = [8, 16]\n'
+    assert [c.model_args for c in expand(tmp_path, text)] == [{"width": 8}, {"width": 16}]

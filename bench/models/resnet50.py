@@ -21,4 +21,6 @@ def build(case: Case) -> "Workload":
     return image_workload(model, option(case.model_args, OPTIONS, "image_size"), classes)
 
 
-PLUGIN = Model("ResNet-50 (25.6 million parameters) on images", build, options=OPTIONS, image=True)
+PLUGIN = Model(
+    "ResNet-50 (25.6 million parameters) on images", build, options=OPTIONS, image=True, batch_norm=True
+)

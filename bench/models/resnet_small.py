@@ -25,4 +25,6 @@ def build(case: Case) -> "Workload":
     return image_workload(model, option(case.model_args, OPTIONS, "image_size"), classes)
 
 
-PLUGIN = Model("small ResNet (0.5 million parameters) for CPU hosts", build, options=OPTIONS, image=True)
+PLUGIN = Model(
+    "small ResNet (0.5 million parameters) for CPU hosts", build, options=OPTIONS, image=True, batch_norm=True
+)

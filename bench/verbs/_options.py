@@ -34,7 +34,7 @@ def parse_devices(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+    if not all(word.isascii() and word.isdigit() for word in words) or len(set(words)) != len(words):
         raise UsageError(f"--devices {text!r}: write ordinals of visible devices, each once, such as 0,1")
     return tuple(int(word) for word in words)
 

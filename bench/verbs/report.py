@@ -24,7 +24,7 @@ def report(studies: Studies = None, output: Output = None, json: o.Json = False)
     from bench.report import write
     from bench.store import open_store
 
-    stores = [open_store(name) for name in studies or [newest()]]
+    stores = [open_store(name) for name in studies or [_newest()]]
     path = Path(output) if output else REPORTS / f"{'-'.join(store.name for store in stores)[:80]}.html"
     page, *files = write(analyse(stores), path)
     if json:
@@ -33,15 +33,15 @@ def report(studies: Studies = None, output: Output = None, json: o.Json = False)
         typer.echo(page)
 
 
-def newest() -> str:
+def _newest() -> str:
     """The study in results/ that was begun last. Raises UsageError where there is none."""
     from bench.errors import UsageError
-    from bench.store import HEADER, RESULTS
+    from bench.store import RESULTS, newest
 
-    found = sorted(RESULTS.glob(f"*/{HEADER}"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    store = newest()
+    if store is None:
         raise UsageError(f"no study in {RESULTS}/: run one with scalemark run SUITE, or name its folder")
-    return str(found[-1].parent)
+    return str(store.root)
 
 
 PLUGIN = report

@@ -1,5 +1,6 @@
 """`scalemark run`: live progress, a line a result, then the findings and the command for the report."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +30,8 @@ def run(
         bool, typer.Option("--quick", help="One launch a cell: no intervals, no verdicts.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the study at -o (default: the newest).")
+        bool,
+        typer.Option("--resume", help="Go on with the study at -o (default: the newest of these suites)."),
     ] = False,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first cell that fails.")
@@ -81,10 +83,10 @@ def _refuse_empty(plan: "Plan") -> None:
 
 
 def _open(output: str | None, suites: list[str], resume: bool) -> "Store":
-    from bench.store import RESULTS, Store, open_store, resolve
+    from bench.store import RESULTS, Store, resolve
 
     if resume:
-        return open_store(output) if output else _newest()
+        return _stopped(output, tuple(suites))
     if output:
         return Store(resolve(output))
     stem = "-".join(Path(name).stem for name in suites)[:60]
@@ -94,14 +96,27 @@ def _open(output: str | None, suites: list[str], resume: bool) -> "Store":
     return Store(RESULTS / f"{stem}-{number}")
 
 
-def _newest() -> "Store":
+def _stopped(output: str | None, suites: tuple[str, ...]) -> "Store":
+    """The study to go on with: the one named, or the newest of these suites. Raises UsageError for another one."""
     from bench.errors import UsageError
-    from bench.store import HEADER, RESULTS, Store
+    from bench.store import RESULTS, newest, open_store
 
-    found = sorted(RESULTS.glob(f"*/{HEADER}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UsageError(f"--resume: no study in {RESULTS}/; name one by -o")
-    return Store(found[-1].parent)
+    store = open_store(output) if output else newest(lambda header: header.suites == suites)
+    if store is None:
+        raise UsageError(f"--resume: no study of {' '.join(suites)} in {RESULTS}/; name one by -o")
+    found = store.header().suites
+    if found != suites:
+        raise UsageError(f"--resume: {store.root} is a study of {' '.join(found)}, not of {' '.join(suites)}")
+    return store
+
+
+def _resumed(store: "Store") -> list[str]:
+    """This command's words with --resume and the study's folder."""
+    words = list(sys.argv[1:])
+    if "--resume" not in words:
+        words.append("--resume")
+    named = any(word in ("-o", "--output") or word.startswith(("-o=", "--output=")) for word in words)
+    return words if named else [*words, "-o", str(store.root)]
 
 
 def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: bool, resume: bool) -> Any:
@@ -114,14 +129,15 @@ def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: b
     from bench.records import StudyHeader
 
     planned = {cell.id for cell in plan.cells}
-    before = [cell for cell in store.header().cells if cell.id not in planned] if resume else []
+    before = store.header() if resume else None
+    other = [cell for cell in before.cells if cell.id not in planned] if before else []
     return StudyHeader(
         study=store.name,
         version=__version__,
         suites=plan.suites,
-        cells=(*before, *plan.cells),
+        cells=(*other, *plan.cells),
         factors=plan.factors,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=before.created_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         seed=rules.seed,
         command=("scalemark", *sys.argv[1:]),
         quick=quick,
@@ -158,7 +174,7 @@ def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool
         typer.echo("stopped at the first failure, as --fail-fast asks")
     except Interrupted:
         typer.echo(
-            f"stopped; everything measured is kept. Go on with: scalemark run {' '.join(plan.suites)} --resume -o {store.root}"
+            f"stopped; everything measured is kept. Go on with: scalemark {shlex.join(_resumed(store))}"
         )
         return False
     return True

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -52,6 +53,8 @@ def build(case):
 
     def loss(model, batch):
         steps[0] += 1
+        if fault == "drift":
+            time.sleep(0.02 + 0.001 * steps[0])
         if here and steps[0] == AT_STEP and fault in FAULTS:
             FAULTS[fault]()
         return classification_loss(model, batch)
@@ -84,6 +87,8 @@ held = []
 FAULTS = {
     "raise": fail,
     "exit": lambda: sys.exit(3),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),

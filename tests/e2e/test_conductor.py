@@ -39,6 +39,8 @@ def test_interrupt_keeps_what_was_measured_and_resume_finishes(tmp_path):
     assert process.wait(timeout=30) == 130
     assert time.monotonic() - began < 5
     assert ours(tmp_path) == []
+    words = f"run {name} --quick -o results/s --resume"
+    assert f"Go on with: scalemark {words}" in (tmp_path / "out").read_text()
     before = records(tmp_path / "results/s")
     assert [r.status for r in before] == ["ok", "interrupted"]
 
@@ -66,7 +68,7 @@ def test_a_killed_conductor_leaves_no_process_and_can_be_resumed(tmp_path):
 
 
 def test_a_killed_engine_costs_one_launch(tmp_path):
-    """SIGKILL of the engine fails the running launch as engine_lost; the next cells run on a new one."""
+    """SIGKILL of the engine fails the running launch as engine_lost; the next cells run on a new one; --resume tries it again."""
     name = suite(tmp_path, PACED)
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
     wait_for(lambda: second_launch(tmp_path))
@@ -77,6 +79,13 @@ def test_a_killed_engine_costs_one_launch(tmp_path):
         ("ok", None), ("failed", "engine_lost"), ("ok", None),
     ]  # fmt: skip
     assert ours(tmp_path) == []
+
+    code, out = scalemark(tmp_path, "run", name, "--quick", "--resume", "-o", "results/s")
+    assert code == 0, out  # what failed is tried again, and has its result now
+    assert records(tmp_path / "results/s")[-1].status == "ok"
+    code, out = scalemark(tmp_path, "run", "single", "--quick", "--resume", "-o", "results/s")
+    assert code == 2
+    assert "results/s is a study of mine.toml, not of single" in out
 
 
 def test_a_rank_killed_from_outside_is_the_one_that_is_named(tmp_path):

@@ -30,6 +30,8 @@ EXPECTED = {
     "raise": ("failed", "exception", None),
     "exit": ("failed", "exception", None),
     "kill": ("failed", "signal", "SIGKILL"),
+    "term": ("failed", "signal", "SIGTERM"),
+    "thread": ("ok", None, None),
     "segv": ("failed", "signal", "SIGSEGV"),
     "stop": ("timeout", "hang", None),
     "hang": ("timeout", "hang", None),
@@ -55,7 +57,7 @@ def test_every_fault_has_its_class_and_its_culprit(study, fault):
     record = study[3][fault]
     status, reason, signal = EXPECTED[fault]
     assert (record.status, record.reason, record.signal) == (status, reason, signal), record.detail
-    if fault not in ("none", "uneven"):  # an uneven number is seen by all ranks at once
+    if status != "ok" and fault != "uneven":  # an uneven number is seen by all ranks at once
         assert record.first_rank == 1
     assert (record.window is not None) == (status == "ok")
 
@@ -79,6 +81,17 @@ def test_a_hung_rank_leaves_its_stack_in_its_log(study):
 def test_no_process_is_left_behind(study):
     """After the study nothing of it runs."""
     assert ours(study[0]) == []
+
+
+def test_a_window_is_not_extended_into_the_time_limit(tmp_path):
+    """Steps that still drift when the limit is near keep their window, as unsteady, and say why."""
+    text = SUITE.format(faults='"drift"').replace('strategy = "ddp"\nranks = 2', 'strategy = "single"')
+    name = suite(tmp_path, text.replace("steps = 8", "steps = 60"))
+    code, out = scalemark(tmp_path, "run", name, "--quick", "-o", "results/drift")
+    (record,) = records(tmp_path / "results/drift")
+    assert (code, record.status) == (0, "ok"), out
+    assert (record.window.cut.state, record.window.cut.extended) == ("unsteady", False)
+    assert "the time limit is near" in record.window.cut.note
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small /dev/shm")
