@@ -7,13 +7,30 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bench.workload import classification_loss
+
+JUST_S = 0.005  # a backward pass that begins this soon after its forward belongs to it
+
+
+class PacedLoss:
+    """Cross entropy that is there `seconds` after the forward pass began: the last part of the phase."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        deadline_s = time.perf_counter() + self.seconds
+        loss = classification_loss(model, batch)
+        sleep_until(deadline_s)
+        return loss
+
 
 class PacedModel(nn.Module):
     """`layers` layers that multiply by 1 + the mean of their weights, and take the time they are told.
 
-    A forward pass of B samples ends B x `forward_s_per_sample` + `slow_forward_s` after it began, with its
-    n layers at even distances. Backward likewise, in n + 1 parts: gradients become ready after the first n,
-    and the last leaves a small collective the time it needs. Deadlines count from the start of the pass, so
+    A forward pass of B samples, with its PacedLoss, ends B x `forward_s_per_sample` + `slow_forward_s` after it
+    began, in n + 1 parts: n layers and the loss. Backward likewise: gradients become ready after the first n
+    parts, and the last leaves a small collective the time it needs. Deadlines count from the start of the pass, so
     what happens on the way (arithmetic, a hook, a bucket copy) is absorbed. Nothing is kept in the module
     between calls: replicas may run in threads.
     """
@@ -40,25 +57,30 @@ class PacedModel(nn.Module):
         start_s = time.perf_counter()
         samples, count = x.shape[0], len(self.layers)
         forward_s = samples * self.forward_s_per_sample + self.slow_forward_s
-        backward = Backward(samples * self.backward_s_per_sample + self.slow_backward_s)
+        backward = Backward(samples * self.backward_s_per_sample + self.slow_backward_s, start_s + forward_s)
         for done, layer in enumerate(self.layers, start=1):
-            x = layer(x, start_s + forward_s * done / count, backward, (count + 1 - done) / (count + 1))
+            x = layer(x, start_s + forward_s * done / (count + 1), backward, (count + 1 - done) / (count + 1))
         if x.requires_grad:
             x.register_hook(backward.begin)  # type: ignore[no-untyped-call]
         return x
 
 
 class Backward:
-    """The backward pass of one forward call: when it began, and how long it is to take."""
+    """The backward pass of one forward call: when it began, and how long it is to take.
 
-    def __init__(self, seconds: float) -> None:
+    It begins where forward ended, if that has only just been: the loss's own gradient is then absorbed.
+    """
+
+    def __init__(self, seconds: float, forward_end_s: float) -> None:
         self.seconds = seconds
-        self.start_s = 0.0
+        self.start_s = forward_end_s
 
     def begin(self, _: Tensor) -> None:
         """Called with the gradient of the output. What is queued here runs when all gradients are there,
         before DDP, which queues its own later, waits for its collectives."""
-        self.start_s = time.perf_counter()
+        now_s = time.perf_counter()
+        if not 0 <= now_s - self.start_s <= JUST_S:
+            self.start_s = now_s
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self.sleep(1.0))
 
     def sleep(self, share: float) -> None:

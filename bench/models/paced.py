@@ -31,7 +31,7 @@ def build(case: Case) -> "Workload":
 
     Raises UsageError for fewer parameters than layers.
     """
-    from bench.models._paced import PacedModel
+    from bench.models._paced import PacedLoss, PacedModel
     from bench.workload import Sample, Workload
 
     options = {key: option(case.model_args, OPTIONS, key) for key in OPTIONS}
@@ -42,7 +42,9 @@ def build(case: Case) -> "Workload":
         )
     if options.pop("slow_rank") != int(os.environ.get("RANK", "0")):
         options.update(slow_forward_s=0.0, slow_backward_s=0.0)
-    return Workload(PacedModel(**options), sample=Sample((CLASSES,), CLASSES))
+    # under DataParallel the largest chunk decides, as it does for the replicas
+    forward_s = case.device_batch * options["forward_s_per_sample"] + options["slow_forward_s"]
+    return Workload(PacedModel(**options), loss=PacedLoss(forward_s), sample=Sample((CLASSES,), CLASSES))
 
 
 PLUGIN = Model(

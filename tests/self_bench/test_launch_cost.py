@@ -43,8 +43,6 @@ def ours(engine, folder):
         launch = Launch(
             launch="x",
             case=CASE,
-            block=0,
-            order=0,
             scratch=str(scratch),
             logs=str(folder),
             conductor_pid=os.getpid(),

@@ -59,13 +59,12 @@ def alternate(case, steps, rounds):
     seconds = {bare: [], instrumented: []}
     for i in range(rounds):
         for run in (bare, instrumented) if i % 2 else (instrumented, bare):
-            if run is bare:
-                seconds[run].append(run(one, steps) / steps)
-                continue
-            telemetry = Telemetry().start()
-            time.sleep(0.5)  # as in a launch, it runs before the steps begin
+            telemetry = Telemetry().start() if run is instrumented else None
+            time.sleep(0.5)  # as in a launch, the sampler runs before the steps begin; both rounds rest alike
+            bare(one, 2)
             seconds[run].append(run(one, steps) / steps)
-            telemetry.stop()
+            if telemetry is not None:
+                telemetry.stop()
     return np.array(seconds[bare]), np.array(seconds[instrumented])
 
 
