@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from bench.case import Case
-from bench.device_probe import device_uuid
+from bench.environment import device_uuid
 from bench.errors import UsageError
 from bench.options import data_plugin
 from bench.place import Place

@@ -6,9 +6,10 @@ the fields of machine.Probe.
 
 import contextlib
 import json
-import re
 from pathlib import Path
 from typing import Any
+
+from bench.environment import device_uuid
 
 PCIE_PATHS = {  # NVML's common ancestor, in the words of `nvidia-smi topo`
     0: "same board", 10: "PIX: one PCIe switch", 20: "PXB: several PCIe switches", 30: "PHB: host bridge",
@@ -88,12 +89,6 @@ def device(module: Any, kind: str, index: int) -> dict[str, Any]:
         "pci": pci,
         "numa": numa_node(pci),
     }
-
-
-def device_uuid(kind: str, uuid: Any) -> str | None:
-    """The UUID as NVML writes it; torch leaves out the prefix."""
-    text = str(uuid) if uuid else ""
-    return f"GPU-{text}" if kind == "cuda" and re.fullmatch(r"[0-9a-fA-F-]{36}", text) else text or None
 
 
 def pci_address(properties: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 # What starts like one of these, and a few single names.
 SPEED_PREFIXES = (
@@ -65,6 +66,12 @@ def device_index(local_rank: int, visible_count: int, chosen: Sequence[int] | No
         return 0
     ordinals = chosen or range(visible_count)
     return ordinals[local_rank % len(ordinals)]
+
+
+def device_uuid(kind: str, uuid: Any) -> str | None:
+    """The UUID as NVML writes it; torch leaves out the prefix."""
+    text = str(uuid) if uuid else ""
+    return f"GPU-{text}" if kind == "cuda" and re.fullmatch(r"[0-9a-fA-F-]{36}", text) else text or None
 
 
 def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -107,7 +107,8 @@ class Cell:
         said = [mark for row in self.shown for mark in row.marks]
         states = {row.steady for row in self.shown}
         said += ["unsteady"] * ("unsteady" in states) + ["steady state assumed"] * ("assumed" in states)
-        said += ["reference implementation"] * self.reference + list(self.stand_ins)
+        named = any("reference" in mark for mark in said)
+        said += ["reference implementation"] * (self.reference and not named) + list(self.stand_ins)
         said += [row.reject for row in self.shown if row.reject]
         return tuple(dict.fromkeys(said))
 

@@ -70,10 +70,10 @@ def make_plan(
             tagged.setdefault(case.id, (one.name, case))
     cells = _cells(tagged, context)
     guesses = estimate.estimates([cell.case for cell in cells], host)
-    composite = any(one.parts for one in named)
     left_out: list[str] = []
+    composite = [one for one in named if one.parts]
     if composite:
-        cells, left_out = _fit(cells, guesses, budget_s, host)
+        cells, left_out = _fit(cells, guesses, budget_s, host, composite)
     return Plan(
         suites=tuple(names),
         cells=tuple(cells),
@@ -106,12 +106,18 @@ def _cells(tagged: dict[str, tuple[str, Case]], context: legal.Context) -> list[
 
 
 def _fit(
-    cells: list[Cell], guesses: dict[str, Estimate], budget_s: float | None, host: Host
+    cells: list[Cell],
+    guesses: dict[str, Estimate],
+    budget_s: float | None,
+    host: Host,
+    composite: Sequence[suite.Suite],
 ) -> tuple[list[Cell], list[str]]:
     """The cells of a suite of parts that are worth their time here, in the parts' order."""
     kept, left_out, spent = [], [], estimate.BLOCK_S
     for cell in cells:
         reason = _pointless(cell.case, host)
+        if any(suite.excluded(one, cell.case) for one in composite):
+            reason = f"kept for: scalemark run {cell.suite}"
         seconds = guesses[cell.id].seconds if cell.skipped is None else 0.0
         if reason is None and budget_s and (spent + seconds) * WORTH_LAUNCHES > budget_s:
             reason = f"{WORTH_LAUNCHES} launches of {seconds:.0f} s do not fit into {budget_s:.0f} s"

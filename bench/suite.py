@@ -138,7 +138,7 @@ def expand(suite: Suite, host: Host, nproc: int | None = None) -> list[Case]:
     if count > MAX_CELLS:
         raise UsageError(f"suite {suite.name}: {count} cells; at most {MAX_CELLS}: give fewer levels")
     cases = [_case(suite, suite.case | table, host) for table in _crossed(axes)]
-    cases = [case for case in cases if not any(_matches(case, gone) for gone in suite.exclude)]
+    cases = [case for case in cases if not excluded(suite, case)]
     if suite.base is not None:
         shared = {k: v for k, v in suite.case.items() if k not in OF_STRATEGY} | suite.base
         free = {k: v for k, v in axes.items() if k not in suite.base and k not in OF_STRATEGY}
@@ -183,6 +183,11 @@ def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
                 f"[matrix] {field}: {plugins.clip(repr(level))} is a {type(level).__name__}; give a list of values"
             )
     return list(dict.fromkeys(levels))
+
+
+def excluded(suite: Suite, case: Case) -> bool:
+    """Whether one of a suite's excludes matches the case."""
+    return any(_matches(case, pattern) for pattern in suite.exclude)
 
 
 def _matches(case: Case, pattern: Mapping[str, Any]) -> bool:

@@ -33,9 +33,14 @@ def superlinear(known: Known) -> Iterator[Seen]:
 
 
 def throughput_falls(known: Known) -> Iterator[Seen]:
-    """Devices that take throughput away instead of adding it. The base counts too."""
+    """Devices that take throughput away instead of adding it. The base counts too.
+
+    Reference implementations decide nothing: their curves are left out.
+    """
     cells = known.evidence.cells
     for curve in known.curves:
+        if curve.reference:
+            continue
         points = [cells[point.cell] for point in curve.points]
         best = max([cells[curve.base_cell], *points], key=_rate)
         lower = [cell for cell in points if cell.case.devices > best.case.devices and _falls(best, cell)]
@@ -107,8 +112,8 @@ def straggler_unnamed(known: Known) -> Iterator[Seen]:
         excess = backward - _own_backward(known, cell, phases["forward"])
         if excess > LARGE * step:
             text = (
-                f"backward takes {format_value('backward_s', excess)} longer than its own work: gradient exchange; a "
-                "straggler is possible, rank not identifiable from wall times"
+                f"backward of {describe(cell.case)} takes {format_value('backward_s', excess)} longer than its own "
+                "work: gradient exchange; a straggler is possible, rank not identifiable from wall times"
             )
             found.append(Seen(text, (cell.id,), {"cell": describe(cell.case)}, excess / step))
     yield from worst(found)
