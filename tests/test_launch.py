@@ -1,0 +1,92 @@
+"""What a launch's witnesses are taken to say: engine, traces, exit codes, time limit."""
+
+from bench import launch as launching
+from bench.case import Case
+from bench.records import Ended, Launch, Outcome
+from tests.traces import trace
+
+LAUNCH = Launch(launch="x", case=Case(strategy="ddp", ranks=2), scratch="", logs="", conductor_pid=1)
+
+
+def judge(outcome, traces, processes=2, lost=None, kills=0, launch=LAUNCH):
+    return launching._judge(launch, outcome, tuple(traces), processes, lost, kills)
+
+
+def ended(rank, exitcode, died_ns=None, killed=False):
+    return Ended(local_rank=rank, pid=100 + rank, exitcode=exitcode, died_ns=died_ns, killed=killed)
+
+
+def test_two_good_traces_are_a_good_launch():
+    """Ranks that ended well and left their traces give no failure."""
+    outcome = Outcome(ranks=(ended(0, 0, 5), ended(1, 0, 6)))
+    assert judge(outcome, [trace(0), trace(1)]) is None
+
+
+def test_sigterm_from_outside_names_the_rank_that_got_it():
+    """Who died of SIGTERM first was not ended by the agent, whose SIGTERM follows a failure."""
+    outcome = Outcome(ranks=(ended(0, -15, 900), ended(1, -15, 500)))
+    found = judge(outcome, [])
+    assert (found.first_rank, found.reason, found.signal) == (1, "signal", "SIGTERM")
+
+
+def test_ranks_that_finished_but_did_not_end_count_as_good():
+    """All traces are there and a thread of the user's kept a process: the window is kept."""
+    outcome = Outcome(ranks=(ended(0, -9, 5, killed=True), ended(1, 0, 6)), timed_out=True)
+    assert judge(outcome, [trace(0), trace(1)]) is None
+
+
+def test_a_hang_on_cpu_names_the_rank_that_is_behind():
+    """Fewer marks in the same state: that rank is waited for."""
+    outcome = Outcome(timed_out=True, marks_passed=(40, 37), states=(3, 3), stopped=(False, False))
+    found = judge(outcome, [])
+    assert (found.reason, found.first_rank) == ("hang", 1)
+    assert "rank 1 is furthest behind (rank 0 in window, rank 1 in window)" in found.detail
+
+
+def test_a_hang_on_a_device_is_not_blamed_on_host_marks():
+    """The host runs ahead of a device: marks passed do not say which device hangs."""
+    import msgspec
+
+    launch = msgspec.structs.replace(LAUNCH, device_kind="cuda")
+    outcome = Outcome(timed_out=True, marks_passed=(37, 40), states=(3, 3), stopped=(False, False))
+    assert judge(outcome, [], launch=launch).first_rank is None
+    behind = Outcome(timed_out=True, marks_passed=(0, 40), states=(2, 3), stopped=(False, False))
+    assert judge(behind, [], launch=launch).first_rank == 0
+
+
+def test_a_failure_of_its_own_outranks_the_time_limit():
+    """A rank that raised and peers that then waited to the limit: the exception is the cause."""
+    broken = trace(1, status="failed", error_type="ValueError", error="planted", failed_ns=7, cut=None)
+    outcome = Outcome(
+        timed_out=True, marks_passed=(5, 5), states=(3, 3), stopped=(False, False), ranks=(ended(0, -9, 9, True), ended(1, 1, 8)),
+    )  # fmt: skip
+    found = judge(outcome, [broken])
+    assert (found.reason, found.first_rank) == ("exception", 1)
+
+
+def test_a_lost_engine_is_named_with_its_last_words():
+    """Without an answer the launch is engine_lost."""
+    found = judge(Outcome(), [], lost="the engine died (exit code -9)")
+    assert (found.reason, found.first_rank) == ("engine_lost", None)
+    assert "exit code -9" in found.detail
+
+
+def test_a_missing_trace_is_a_failure():
+    """A rank that ended with 0 and left nothing is not averaged away."""
+    found = judge(Outcome(ranks=(ended(0, 0, 1),)), [trace(0)], processes=2)
+    assert found.first_rank == 1
+
+
+def test_scratch_of_dead_conductors_is_swept(tmp_path, monkeypatch):
+    """Folders of a conductor that is gone are removed; those of a living one stay."""
+    import os
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, alive, other = (tmp_path / f"scalemark-{name}-x" for name in ("4194000", os.getpid(), "telemetry"))
+    for folder in (dead, alive, other):
+        folder.mkdir()
+    launching.sweep_scratch()
+    assert not dead.exists()
+    assert alive.exists()
+    assert other.exists()

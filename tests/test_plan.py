@@ -1,0 +1,107 @@
+"""From suites and a host to the cells that run."""
+
+import pytest
+
+from bench.errors import UsageError
+from bench.plan import make_plan
+from tests.hosts import cpu_host, gpu_host
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A working directory without earlier results."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_cells_of_several_suites_run_once():
+    """The base that ddp and dp share is one cell."""
+    plan = make_plan(["ddp", "dp"], cpu_host())
+    ids = [cell.id for cell in plan.cells]
+    assert len(ids) == len(set(ids))
+    assert sum(cell.case.strategy == "single" for cell in plan.cells) == 1
+
+
+def test_the_default_suite_fits_the_time_and_says_what_it_left_out():
+    """Within six minutes on two CPUs the default suite has 8 to 12 cells; the rest is named with its reason."""
+    plan = make_plan(["default"], cpu_host(), budget_s=360)
+    assert 8 <= len(plan.runnable) <= 12
+    assert any("pin_memory has no effect without an accelerator" in text for text in plan.left_out)
+    assert any("kept for: scalemark run dp" in text for text in plan.left_out)
+
+
+def test_less_time_means_fewer_cells_and_words_for_them():
+    """With a minute only the first cells of the default suite stay; each of the others is left out by name."""
+    long, short = (make_plan(["default"], cpu_host(), budget_s=s) for s in (360, 60))
+    assert 0 < len(short.runnable) < len(long.runnable)
+    gone = {c.id for c in long.runnable} - {c.id for c in short.runnable}
+    assert all(any(cell in text for text in short.left_out) for cell in gone)
+
+
+def test_a_named_suite_is_never_cut():
+    """Only a suite of parts is fitted to the time: who asks for ddp gets all of it."""
+    plan = make_plan(["ddp"], cpu_host(), nproc=8, budget_s=1)
+    assert [c.case.ranks for c in plan.runnable if c.case.strategy == "ddp"] == [1, 2, 4, 8]
+
+
+def test_skipped_cells_keep_their_reason():
+    """An illegal cell is in the plan, skipped, with its reason, and takes no time."""
+    plan = make_plan(["dp"], cpu_host(), sets=["sync_bn=true"])
+    reasons = {cell.skipped for cell in plan.cells if cell.case.strategy == "dp"}
+    assert reasons == {"sync_bn needs ddp: dp has no process group to synchronise over"}
+    assert [c.case.strategy for c in plan.runnable] == ["single"]
+
+
+def test_cpu_ranks_are_said_once_with_what_they_mean():
+    """On a CPU host the plan says that device slots are CPU ranks, and that they cannot outgrow the CPUs."""
+    (note,) = make_plan(["ddp"], cpu_host(2), nproc=4).notes
+    assert "every device slot is a CPU rank with gloo and one thread" in note
+    assert "cannot scale beyond the CPUs" in note
+
+
+@pytest.mark.parametrize(
+    ("host", "devices", "says"),
+    [
+        (cpu_host(), (0,), "--devices 0: no accelerator here"),
+        (gpu_host(2), (0, 5), "no device 5; there are 0, 1"),
+    ],
+)
+def test_devices_that_are_not_there_are_named(host, devices, says):
+    """--devices is answered with what there is."""
+    with pytest.raises(UsageError) as error:
+        make_plan(["ddp"], host, devices=devices)
+    assert says in str(error.value)
+
+
+def test_chosen_devices_limit_the_ranks():
+    """With --devices 1,3 `auto` goes to two ranks."""
+    plan = make_plan(["ddp"], gpu_host(4), devices=(1, 3))
+    assert max(cell.case.ranks for cell in plan.cells) == 2
+
+
+def test_a_host_without_torch_is_told_so():
+    """Nothing can run without torch: one line, before anything is planned."""
+    import msgspec
+
+    host = msgspec.structs.replace(cpu_host(), torch=None, device_error="No module named 'torch'")
+    with pytest.raises(UsageError, match=r"torch cannot be imported here \(No module named 'torch'\)"):
+        make_plan(["single"], host)
+
+
+def test_estimates_come_from_earlier_launches_of_this_host(tmp_path):
+    """A cell that ran here before is expected to take what it took; others are guessed."""
+    from bench.machine import fingerprint
+    from tests.simulate import simulate
+
+    host = cpu_host()
+    first = make_plan(["single"], host)
+    cells = [cell.case for cell in first.runnable]
+    import msgspec
+
+    def here(record):
+        return msgspec.structs.replace(record, fingerprint=fingerprint(host), wall_s=33.0)
+
+    simulate(tmp_path / "results" / "before", cells[:1], change=here)
+    again = make_plan(["single"], host)
+    assert again.estimates[cells[0].id].seconds == 33.0
+    assert again.estimates[cells[0].id].measured
+    assert not again.estimates[cells[1].id].measured
