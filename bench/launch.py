@@ -287,9 +287,12 @@ def _killed_by_us(ended: Ended, ranks: Sequence[Ended]) -> bool:
 
 
 def _engine_environment() -> dict[str, str]:
-    """The fork server's environment is what every rank starts from: quiet, and with small thread pools."""
+    """The fork server's environment is what every rank starts from: quiet, and with small thread pools.
+
+    Whether CUDA is there is asked of NVML: asking CUDA itself would spoil it for every process forked later.
+    """
     calm = {"OPENBLAS_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONUNBUFFERED": "1"}
-    return calm | dict(os.environ)
+    return calm | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | dict(os.environ)
 
 
 def _tail(log: Path) -> str:

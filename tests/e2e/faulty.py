@@ -53,6 +53,8 @@ def build(case):
 
     def loss(model, batch):
         steps[0] += 1
+        if fault == "warmup" and here and steps[0] == 1:
+            time.sleep(0.5)
         if fault == "drift":
             time.sleep(0.02 + 0.001 * steps[0])
         if here and steps[0] == AT_STEP and fault in FAULTS:
@@ -86,6 +88,7 @@ def port():
 held = []
 FAULTS = {
     "raise": fail,
+    "warmup": lambda: None,
     "exit": lambda: sys.exit(3),
     "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),

@@ -27,6 +27,7 @@ timeout_s = 6.0
 # fault -> status, class, signal
 EXPECTED = {
     "none": ("ok", None, None),
+    "warmup": ("ok", None, None),
     "raise": ("failed", "exception", None),
     "exit": ("failed", "exception", None),
     "kill": ("failed", "signal", "SIGKILL"),
@@ -60,6 +61,13 @@ def test_every_fault_has_its_class_and_its_culprit(study, fault):
     if status != "ok" and fault != "uneven":  # an uneven number is seen by all ranks at once
         assert record.first_rank == 1
     assert (record.window is not None) == (status == "ok")
+
+
+def test_a_rank_that_is_late_in_warm_up_does_not_slow_the_window(study):
+    """Half a second of one rank's first step is in the first step's time and not in the window."""
+    record = study[3]["warmup"]
+    assert record.first_step_s >= 0.5
+    assert record.window.step_s < 0.05
 
 
 def test_a_failed_cell_stops_no_other(study):

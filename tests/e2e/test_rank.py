@@ -108,6 +108,7 @@ def test_memory_is_the_hosts_on_cpu(found):
         for rank in row.ranks:
             assert rank.memory.rank_pss_bytes > 10 << 20
             assert rank.memory.peak_allocated_bytes is None
+            assert abs(rank.memory.open_fds - rank.memory.open_fds_start) <= 8  # no batch is kept
 
 
 def test_telemetry_is_of_the_ranks_and_null_with_a_reason_for_devices(found):
@@ -157,6 +158,21 @@ def test_a_measured_rank_carries_no_weight_of_ours(tmp_path):
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
     assert f"HEAVY [] METHOD {default}" in log.read_text()
+
+
+def test_pinning_without_an_accelerator_is_told_once_and_enters_no_comparison(tmp_path):
+    """pin_memory on CPU: asked for, not in effect, one warning in the record, and the row is marked."""
+    code, out = scalemark(
+        tmp_path, "run", "loader", "--quick", "--set", "num_workers=1", "--set", "pin_memory=true",
+        "--set", "steps=30", "--set", "data_args.length=64", "-o", "results/pin",
+    )  # fmt: skip
+    assert code == 0, out
+    (record,) = records(tmp_path / "results/pin")
+    (rank,) = record.ranks
+    assert rank.effective.pinned is False
+    assert record.mismatches == ("pin_memory asked for, not in effect",)
+    assert sum("pin_memory" in text for text in rank.warnings) == 1
+    assert rank.counts.epochs > 1  # an iterator an epoch, and still one warning
 
 
 @pytest.mark.parametrize("module", ["cli", "plan", "report", "analysis", "study", "machine", "suite"])
