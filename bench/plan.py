@@ -43,6 +43,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return estimate.BLOCK_S + sum(self.estimates[cell.id].seconds for cell in self.runnable)
 
 
+def check_words(names: Sequence[str], sets: Sequence[str]) -> None:
+    """Raise UsageError for what is wrong whatever the host: suites that are not there, axes that nobody has."""
+    for name in names:
+        for part in _parts(suite.load(name)):
+            suite.override(part, sets)
+
+
 def make_plan(
     names: Sequence[str],
     host: Host,

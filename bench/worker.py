@@ -219,7 +219,7 @@ def _join(launch: Launch, place: Place) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = backend_for(launch, place.device)
     limit = timedelta(seconds=launch.case.timeout_s)
-    bound = {"device_id": place.device} if backend in ("nccl", "xccl") else {}
+    bound: dict[str, Any] = {"device_id": place.device} if backend in ("nccl", "xccl") else {}
     dist.init_process_group(backend, timeout=limit, **bound)
 
 

@@ -81,8 +81,8 @@ def test_workload_is_taken_as_it_is(project):
     assert (made.model.in_features, made.sample) == (9, Sample((4,), 2))
 
 
-def test_data_sets_without_a_length_are_taken_too(project):
-    """A stream is a data set; how ranks share it is its own business."""
+def test_data_sets_without_an_index_are_refused(project):
+    """A stream cannot be shared out by index: every rank would see the same samples, so it is refused."""
     project(
         "my_stream",
         """
@@ -94,7 +94,8 @@ def test_data_sets_without_a_length_are_taken_too(project):
         def build(case): return Workload(nn.Linear(1, 1), dataset=Stream())
         """,
     )
-    assert list(workload(Case(model="my_stream:build")).dataset) == [0, 1, 2]
+    with pytest.raises(UsageError, match="dataset is a Stream; ranks share a data set by index"):
+        workload(Case(model="my_stream:build"))
 
 
 def test_working_directory_goes_last_on_the_path(project, tmp_path):
@@ -169,7 +170,10 @@ def test_factory_out_of_memory_stays_that(project):
         ("(nn.Linear(1, 1), None)", "the factory returned a tuple;"),
         ("Workload(nn.Linear)", "Workload.model is a type, not an nn.Module"),
         ("Workload(nn.Linear(1, 1), loss=3)", "Workload.loss is a int, no function"),
-        ("Workload(nn.Linear(1, 1), dataset=Endless())", "dataset is a Endless, neither map-style (__len__"),
+        (
+            "Workload(nn.Linear(1, 1), dataset=Endless())",
+            "dataset is a Endless; ranks share a data set by index",
+        ),
     ],
 )
 def test_wrong_results_of_a_factory_are_refused(project, expression, told):

@@ -21,16 +21,17 @@ def plan(
 ) -> None:
     """Show the cells of a suite on this host, what is skipped and why, and the expected time."""
     from bench.machine import probe_host
-    from bench.plan import make_plan
+    from bench.plan import check_words, make_plan
 
-    budget_s = o.parse_budget(budget)
+    budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
+    check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for
     made = make_plan(
         suites,
         probe_host(),
         sets=sets or (),
         nproc=nproc,
         oversubscribe=oversubscribe,
-        devices=o.parse_devices(devices),
+        devices=chosen,
         budget_s=budget_s,
     )
     if json:

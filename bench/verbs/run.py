@@ -40,10 +40,11 @@ def run(
 ) -> None:
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
     from bench.machine import probe_host
-    from bench.plan import make_plan
+    from bench.plan import check_words, make_plan
     from bench.study import Rules
 
-    budget_s = o.parse_budget(budget)
+    budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
+    check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for
     host = probe_host()
     plan = make_plan(
         suites,
@@ -51,7 +52,7 @@ def run(
         sets=sets or (),
         nproc=nproc,
         oversubscribe=oversubscribe,
-        devices=o.parse_devices(devices),
+        devices=chosen,
         budget_s=budget_s,
     )
     rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast)

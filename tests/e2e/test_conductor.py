@@ -122,7 +122,7 @@ def test_a_killed_sampler_costs_its_telemetry_only(tmp_path):
 def test_two_conductors_on_one_study_are_refused(tmp_path):
     """The second run on a study that is being written is told so, and the first goes on."""
     name = suite(tmp_path, PACED.replace("[4, 5, 6]", "[4]"))
-    first = start(tmp_path, "run", name, "--quick", "--set", "steps=200", "-o", "results/s")
+    first = start(tmp_path, "run", name, "--quick", "--set", "steps=120", "-o", "results/s")
     wait_for(lambda: len(ranks(tmp_path)) == 2)
     code, out = scalemark(tmp_path, "run", name, "--quick", "--resume", "-o", "results/s")
     assert code == 2
