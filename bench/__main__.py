@@ -3,9 +3,12 @@
 
 def main() -> None:
     """Hand over to the command line; nothing is imported before it is needed."""
-    from bench.cli import run
+    try:
+        from bench.cli import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # during imports
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -52,4 +52,6 @@ def _half_width(interval: Interval | None) -> str:
     if interval is None:
         return MISSING
     half = interval.half_width
-    return f"n/a (n = {interval.n})" if half is None else f"+-{half:.1%}"
+    if half is None:
+        return f"n/a (n = {interval.n})"
+    return f"+-{half:.1%}" if half < 1 else f"[{interval.low:.3g}, {interval.high:.3g}]"

@@ -39,7 +39,7 @@ REMEDIES = {
     "disk_full": "free space where temporary files and results are written",
     "port_in_use": "let the suite choose a free port, or stop the process that holds it",
     "batchnorm_single_value": "give every device at least two samples a step",
-    "unused_parameters": "the model leaves parameters unused: DDP needs find_unused_parameters=True",
+    "unused_parameters": "a parameter gets no gradient: use it in the loss, or remove it from the model",
     "uneven_batches": "give every rank the same number of batches (drop the tail or pad it)",
     "import_error": "install what the model needs in the environment that runs the suite",
     "communication": "look at the log of the first failing rank; check interface and firewall",

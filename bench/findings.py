@@ -41,6 +41,7 @@ TABLE = (
     Rule("dataparallel-overhead", "warning", causes.dataparallel_overhead, "use ddp in the place of dp"),
     Rule("not-converged", "warning", trust.not_converged,
          "go on with --resume and a larger budget, or measure on a quieter host"),
+    Rule("busy-host", "warning", trust.busy_host, "measure again when nothing else runs: these numbers are too low"),
     Rule("unsteady", "warning", trust.unsteady,
          "measure more steps, and look for heat, power limits or other work on the host"),
     Rule("two-modes", "warning", trust.two_modes,

@@ -120,14 +120,16 @@ def _fit(
     composite: Sequence[suite.Suite],
 ) -> tuple[list[Cell], list[str]]:
     """The cells of a suite of parts that are worth their time here, in the parts' order."""
-    kept, left_out, spent = [], [], estimate.BLOCK_S
+    kept: list[Cell] = []
+    left_out: list[str] = []
+    spent = estimate.BLOCK_S
     for cell in cells:
         reason = _pointless(cell.case, host)
         if any(suite.excluded(one, cell.case) for one in composite):
             reason = f"kept for: scalemark run {cell.suite}"
         seconds = guesses[cell.id].seconds if cell.skipped is None else 0.0
-        if reason is None and budget_s and (spent + seconds) * WORTH_LAUNCHES > budget_s:
-            reason = f"{WORTH_LAUNCHES} launches of {seconds:.0f} s do not fit into {budget_s:.0f} s"
+        if reason is None and kept and budget_s and (spent + seconds) * WORTH_LAUNCHES > budget_s:
+            reason = f"no room beside {len(kept)} other cells: {WORTH_LAUNCHES} launches of each in {budget_s:.0f} s"
         if reason is None:
             kept.append(cell)
             spent += seconds

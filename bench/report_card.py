@@ -77,7 +77,7 @@ def _efficiency(point: Point) -> str:
 def _loss(best: Best, what: str) -> str:
     if best.loss is None:
         return ""
-    amount = f"{duration(best.loss.seconds)} a step, {share(best.loss.share)} of it"
+    amount = f"{duration(best.loss.seconds)}, {share(best.loss.share)} of the step"
     return f" {what}: {clip(best.loss.label, 120)} ({amount})."
 
 

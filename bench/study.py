@@ -257,7 +257,7 @@ class Study:
             first_step_s=_max(trace.first_step_s for trace in traces),
             first_batch_s=_max(trace.first_batch_s for trace in traces),
             implementation=effective.implementation if effective else None,
-            marks=self._marks(cell.case, effective),
+            marks=(*self._marks(cell.case, effective), *self._doubts(telemetry.measures, window)),
             mismatches=summary.mismatches(cell.case, processes, traces) if window else (),
             ranks=ranks,
             telemetry=telemetry.measures,
@@ -274,6 +274,11 @@ class Study:
         if not self._host.devices and needed > self._host.cpus_usable:
             marks.append(f"oversubscribed: {needed} threads on {self._host.cpus_usable} CPUs")
         return tuple(marks)
+
+    def _doubts(self, telemetry: dict[str, dict[str, float | None]], window: Any) -> list[str]:
+        """What makes this launch's numbers doubtful: a busy host, a window that is too short."""
+        found = (summary.busy_mark(telemetry, self._host.cpus_counted), summary.window_mark(window))
+        return [mark for mark in found if mark]
 
     def _oversubscribed(self, case: Case) -> bool:
         return bool(self._host.devices) and case.devices > self._slots

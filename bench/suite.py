@@ -63,6 +63,12 @@ def _parse(path: Path) -> Suite:
         suite = msgspec.convert({"name": path.stem, **raw}, Suite)
     except msgspec.ValidationError as error:
         raise UsageError(f"suite {path}: {error}") from None
+    if suite.parts and (suite.case or suite.matrix or suite.base is not None):
+        raise UsageError(
+            f"suite {path}: parts stand instead of [case], [base] and [matrix]: use --set, or write the cells out"
+        )
+    if not (suite.parts or suite.case or suite.matrix or suite.base):
+        raise UsageError(f"suite {path}: no [case], [matrix] or parts: nothing to run")
     for part in suite.parts:
         plugins.check_name("suites", part, where=f"suite {path}: parts: ")
     for where, table in _tables(suite):

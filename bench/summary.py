@@ -1,6 +1,6 @@
 """Traces of the ranks -> one launch record: the window over all ranks, means a rank, what differs from the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -9,6 +9,10 @@ from bench import plugins
 from bench.case import Case
 from bench.records import PHASES, Effective, RankSummary, RankTrace, Window
 from bench.stats import tukey_outliers
+
+BUSY = "busy host: other processes used "
+MUCH_CPU = 0.3  # CPUs
+SHORT_S = 0.5
 
 WRAPPERS = {
     "ddp": ("DistributedDataParallel",),
@@ -108,6 +112,30 @@ def _differences(case: Case, real: Effective) -> list[str]:
     if case.pin_memory and not real.pinned:
         found.append("pin_memory asked for, not in effect")
     return found
+
+
+def busy_mark(telemetry: Mapping[str, Mapping[str, float | None]], cpus: int) -> str | None:
+    """What other processes took of this node's CPUs during the window, where it is worth saying; None otherwise.
+
+    The node's CPU time less that of ranks, loader workers, engine and sampler, in CPUs.
+    """
+    node = telemetry.get("node/cpu_percent", {}).get("mean")
+    own = [
+        stat["mean"] or 0.0
+        for key, stat in telemetry.items()
+        if key.endswith("/cpu_percent") and key.startswith(("rank ", "engine", "sampler"))
+    ]
+    if node is None or not any(key.startswith("rank ") for key in telemetry):
+        return None
+    others = (node - sum(own)) / 100
+    return f"{BUSY}{others:.1f} of {cpus} CPUs" if others > MUCH_CPU else None
+
+
+def window_mark(window: Window | None) -> str | None:
+    """Said where the window is so short that a hiccup decides it."""
+    if window is None or window.wall_s >= SHORT_S:
+        return None
+    return f"window of {window.wall_s * 1e3:.0f} ms: raise steps"
 
 
 def _mean(values: Sequence[float]) -> float | None:

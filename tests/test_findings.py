@@ -17,6 +17,7 @@ from bench.checks.setup import cpu_demand
 from bench.failures import REMEDIES
 from bench.findings import TABLE
 from bench.records import LaunchRecord
+from bench.summary import BUSY
 from tests.simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
 
 SINGLE = Case()
@@ -125,6 +126,11 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         r"DataParallel overhead: it reaches 7\d\.\d % of DDP's throughput",
     ),
     "not-converged": ([SINGLE, ddp(2)], {"spread": 0.08}, r"not converged: 2 of 2 cells; the widest is ±\d"),
+    "busy-host": (
+        [SINGLE, ddp(2)],
+        {"change": only(SINGLE, lambda r: msgspec.structs.replace(r, marks=(f"{BUSY}0.9 of 2 CPUs",)))},
+        r"busy host: other processes used 0\.9 of 2 CPUs",
+    ),
     "unsteady": (
         [SINGLE, ddp(2)],
         {"change": only(SINGLE, lambda r: rewindow(r, "unsteady"))},

@@ -125,6 +125,8 @@ def test_arguments_of_a_model_are_set_by_a_dotted_name():
         ("[case]\nmodel_args = 3\n'model_args.width' = 2\n", "model_args: 3 is no table"),
         ("[case]\nmodel_args = [1]\n", "model_args"),
         ("exclude = 3\n", "Expected `array`"),
+        ('parts = ["ddp"]\n[case]\nbatch = 4\n', "parts stand instead of"),
+        ("", "nothing to run"),
     ],
 )
 def test_a_wrong_suite_gives_one_line(tmp_path, text, says):

@@ -126,3 +126,22 @@ def test_dataparallel_that_is_not_in_effect_is_named():
     found = summary.mismatches(asked, 1, [trace(0, effective=real)])
     assert "devices: 2 asked for, 1 in effect" in found
     assert "dp asked for, the model is a ResNet" in found
+
+
+def test_a_busy_host_is_marked_by_what_others_took():
+    """The node's CPU time less the ranks', workers', engine's and sampler's: 0.9 CPUs of somebody else."""
+    mine = {"rank 0/cpu_percent": 60.0, "rank 0 worker 0/cpu_percent": 40.0, "engine/cpu_percent": 1.0}
+    seen = {key: {"mean": value, "max": value} for key, value in mine.items()}
+    assert summary.busy_mark(seen | {"node/cpu_percent": {"mean": 191.0, "max": 200.0}}, 2) == (
+        "busy host: other processes used 0.9 of 2 CPUs"
+    )
+    assert summary.busy_mark(seen | {"node/cpu_percent": {"mean": 110.0, "max": 120.0}}, 2) is None
+    assert summary.busy_mark({"node/cpu_percent": {"mean": None, "max": None}}, 2) is None
+
+
+def test_a_very_short_window_is_marked():
+    """Twenty milliseconds of steps are a number and a doubt; a second is none."""
+    assert (
+        summary.window_mark(summary.window([trace(step_s=(0.002,) * 12)])) == "window of 20 ms: raise steps"
+    )
+    assert summary.window_mark(summary.window([trace(step_s=(0.1,) * 12)])) is None

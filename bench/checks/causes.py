@@ -26,6 +26,7 @@ def superlinear(known: Known) -> Iterator[Seen]:
             differs = "; ".join(_differences(known.evidence, base, cell)) or "nothing that is recorded"
             low = point.efficiency.low
             chance = "; its interval includes 100 %: it may be chance" if low is not None and low <= 1 else ""
+            chance = "; one launch: it may be chance" if low is None else chance
             text = f"super-linear: check baseline: efficiency {share} on {slots(cell.case)}{chance}; differs: {differs}"
             yield Seen(
                 text, (base.id, *(point.cell for point in above)), {"base": curve.base, "differs": differs}
@@ -109,6 +110,8 @@ def straggler_unnamed(known: Known) -> Iterator[Seen]:
         backward, step = phases["backward"], phases["step"]
         if len(by_rank) < 2 or backward is None or not step:
             continue
+        if cell.case.sync_bn or any("oversubscribed" in mark for mark in cell.marks):
+            continue  # statistics, or the wait for a CPU, are in backward as well: wall times cannot tell
         excess = backward - _own_backward(known, cell, phases["forward"])
         if excess > LARGE * step:
             text = (
@@ -148,12 +151,20 @@ def enough_workers(known: Known) -> Iterator[Seen]:
                 groups.setdefault(pair.context, {})[cell.case.num_workers] = cell
     usable = known.evidence.host.get("cpus_usable")
     for context, by_level in groups.items():
+        if not all(_told(cell) for cell in by_level.values()):
+            continue
         choice, text = _workers_choice(by_level, usable)
         seen = {str(level): _throughput(cell) for level, cell in sorted(by_level.items())}
         message = f"{text} ({context})"
         yield Seen(
             message, tuple(cell.id for cell in by_level.values()), seen, remedy=f"set num_workers={choice}"
         )
+
+
+def _told(cell: Cell) -> bool:
+    """Whether a cell's throughput is known well enough to advise on: an interval of ±10 % at most."""
+    half = cell.samples_per_s.half_width if cell.samples_per_s else None
+    return half is not None and half <= LARGE
 
 
 def _workers_choice(by_level: dict[int, Cell], usable: int | None) -> tuple[int, str]:
@@ -197,7 +208,7 @@ def _throughput(cell: Cell) -> str:
 
 def _falls(best: Cell, cell: Cell) -> bool:
     ratio = relative(best, cell).interval()
-    return ratio.high < 1 if ratio.high is not None else ratio.value < 1 - stats.DELTA
+    return ratio.high is not None and ratio.high < 1  # one launch decides nothing
 
 
 def _only_nodes_grow(cells: list[Cell]) -> bool:

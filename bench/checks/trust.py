@@ -6,6 +6,7 @@ from bench import stats
 from bench.checks.seen import Known, Seen
 from bench.describe import describe
 from bench.measures import format_value
+from bench.summary import BUSY
 
 
 def not_converged(known: Known) -> Iterator[Seen]:
@@ -49,6 +50,18 @@ def two_modes(known: Known) -> Iterator[Seen]:
             ends = [format_value("samples_per_s", value) for value in (min(cell.rates), max(cell.rates))]
             text = f"launches fall in two groups, {ends[0]} to {ends[1]}: its interval is too narrow"
             yield Seen(f"{describe(cell.case)}: {text}", (cell.id,))
+
+
+def busy_host(known: Known) -> Iterator[Seen]:
+    """Launches beside which other processes took CPUs."""
+    found = [
+        (cell.id, mark) for cell in known.evidence.measured for mark in cell.marks if mark.startswith(BUSY)
+    ]
+    if found:
+        yield Seen(
+            f"{found[0][1]} (and {len(found) - 1} more)" if len(found) > 1 else found[0][1],
+            tuple({c for c, _ in found}),
+        )
 
 
 def quick_study(known: Known) -> Iterator[Seen]:

@@ -188,7 +188,7 @@ def _conclude(store: "Store") -> int:
 
     analysis = analyse([store])
     typer.echo(results(analysis))
-    typer.echo(f"report: scalemark report {store.root}")
+    typer.echo(f"report: scalemark report {shlex.quote(str(store.root))}")
     ran = [cell for cell in analysis.cells if cell.status != "skipped"]
     good = [cell for cell in ran if cell.samples_per_s is not None]
     if not good:
