@@ -45,7 +45,7 @@ def test_headline_is_one_sentence_for_a_newcomer():
     assert report_card.card(samples.study()).headline.replace(PERCENT, " %") == (
         "2 CPU ranks under DDP train 41.2 samples/s, 1.62 times one rank: 81 % [79, 83] of ideal "
         "(base: single, no wrapper, 25.4 samples/s). "
-        "Most of the loss: waiting in backward for the other rank (118 ms a step, 15 % of it)."
+        "Most of the loss: waiting in backward for the other rank (118 ms, 15 % of the step)."
     )
 
 
