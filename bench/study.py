@@ -88,7 +88,7 @@ class Study:
         self._records: dict[str, list[LaunchRecord]] = {}
         self._began = time.monotonic()
         self._walls: dict[str, float] = {}
-        self._earlier: set[str] = set()  # launches of earlier sessions: what failed then is tried again
+        self._earlier: set[str] = set()  # launches of earlier runs: what failed then is tried again
 
     def run(self) -> None:
         """Run blocks. Raises Interrupted for SIGINT, SIGTERM or SIGHUP, with the running launch recorded.
@@ -123,7 +123,7 @@ class Study:
         return {r.block for r in self._counted(cell)}
 
     def _counted(self, cell: str) -> list[LaunchRecord]:
-        """Records that are not run again: all but the interrupted, and those that failed in an earlier session."""
+        """Records that are not run again: all but the interrupted, and those that failed in an earlier run."""
         return [
             r
             for r in self._records.get(cell, ())

@@ -66,7 +66,7 @@ def test_a_cell_that_keeps_failing_closes(study, tmp_path):
 
 
 def test_what_was_interrupted_or_failed_before_runs_again(study, tmp_path):
-    """A resumed study repeats the block of an interrupted launch and of an earlier session's failure, no other."""
+    """A resumed study repeats the block of an interrupted launch and of an earlier run's failure, no other."""
     for case, status in zip(CASES, ("ok", "interrupted", "failed", "failed"), strict=True):
         changes = (
             {"status": status} if status == "ok" else {"status": status, "window": None, "reason": "signal"}
