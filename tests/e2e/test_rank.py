@@ -60,7 +60,10 @@ def test_what_ran_is_read_back_inside_the_rank(found):
 def test_references_are_named_as_such(found):
     """On CPU the stand-ins for DataParallel and SyncBN say so in their rows, and DDP does not."""
     rows = found[2]
-    kinds = {key: (row.implementation, row.marks) for key, row in rows.items()}
+    kinds = {  # a busy host adds a mark of its own
+        key: (row.implementation, tuple(mark for mark in row.marks if "busy host" not in mark))
+        for key, row in rows.items()
+    }
     assert kinds["dp", False] == ("reference", ("reference DataParallel on CPU",))
     assert kinds["ddp", True] == ("reference", ("reference SyncBN on CPU",))
     assert kinds["ddp", False] == ("torch", ())
