@@ -10,9 +10,11 @@ NGPU ?=
 NNODES ?= 2
 NPROC := $(if $(NGPU),--nproc $(NGPU))
 ARGS ?=
+PYVER ?= 3.12
+WHEELS ?= msgspec
 
 .PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test lint \
-	self-bench example clean bench-multinode compare gpu-check
+	self-bench example clean bench-multinode compare gpu-check gpu-wheels
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -80,8 +82,12 @@ bench-multinode: ## (later) several nodes
 compare: ## (later) two studies against each other
 	@echo "compare: comparing two studies is not in this version"; exit 2
 
-gpu-check: ## (later) everything that needs a GPU
-	@echo "gpu-check: the collected GPU checks are not in this version"; exit 2
+gpu-check: ## everything that needs a GPU, in four minutes; says so where there is none (PYTHON: one with torch)
+	@$(PYTHON) tests/gpu/check.py
+
+gpu-wheels: ## for gpu-check on a machine without a network: small wheels into .wheels (PYVER=3.12)
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version $(PYVER) --implementation cp \
+		$(foreach n,28 27 17,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 -d .wheels $(WHEELS)
 
 clean: ## remove .venv and caches; results and reports stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks

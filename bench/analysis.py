@@ -88,6 +88,7 @@ def _cell(evidence: Evidence, cell: Cell, efficiency: Interval | None, memory: i
         memory_source=None if memory is None else sources[0] if sources else "PSS of rank and workers",
         marks=cell.marks,
         converged=cell.converged,
+        energy_per_sample_j=cell.average("energy_per_sample_j"),
     )
 
 

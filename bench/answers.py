@@ -114,6 +114,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     memory_source: str | None
     marks: tuple[str, ...]
     converged: bool | None
+    energy_per_sample_j: float | None = None  # of all its devices together; null where one does not say
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,12 +12,37 @@ SHORT = {
     "num_workers": "w{}",
     "pin_memory": "pin",
     "prefetch_factor": "pf{}",
-    "persistent_workers": "persistent",
+    "persistent_workers": "persistent-{}",
     "non_blocking": "nonblocking",
     "sync_bn": "syncbn",
     "backend": "{}",
     "threads": "t{}",
+    "cpu_binding": "bound-{}",
+    "page_cache": "{}-cache",
+    "precision": "{}",
+    "grad_accumulation": "acc{}",
+    "channels_last": "nhwc",
+    "compile": "compile-{}",
+    "optimizer": "{}",
+    "fused": "fused",
+    "bucket_cap_mb": "bucket{}",
+    "gradient_as_bucket_view": "view",
+    "static_graph": "static",
+    "find_unused_parameters": "unused",
+    "broadcast_buffers": "broadcast-{}",
+    "comm_hook": "hook-{}",
 }
+
+# what DistributedDataParallel is told, and what no device on its own has
+DDP_OPTIONS = (
+    "bucket_cap_mb",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "find_unused_parameters",
+    "broadcast_buffers",
+    "comm_hook",
+)
+OF_STRATEGY = ("strategy", "ranks", "nodes", "sync_bn", "backend", *DDP_OPTIONS)
 
 Scalar = str | int | float | bool
 Count = Annotated[int, Meta(ge=1)]
@@ -28,7 +53,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One cell: everything that decides what is computed and how.
 
     `ranks` counts device slots on each node. `batch` is per device under weak scaling and global under
-    strong scaling. None leaves a setting to torch or to the host, and what ran is read back.
+    strong scaling; with `grad_accumulation` it is that of one micro-batch under weak scaling. None leaves a
+    setting to torch or to the host, and what ran is read back.
     """
 
     strategy: str = "single"
@@ -48,6 +74,20 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sync_bn: bool = False
     backend: str | None = None
     threads: Count | None = None
+    cpu_binding: Literal["cores", "numa"] | None = None
+    page_cache: Literal["warm", "cold"] | None = None
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = None
+    grad_accumulation: Count = 1
+    channels_last: bool = False
+    compile: bool | Literal["reduce-overhead", "max-autotune"] = False
+    optimizer: Literal["sgd", "adamw"] | None = None
+    fused: bool = False
+    bucket_cap_mb: Annotated[float, Meta(gt=0)] | None = None
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool = True
+    comm_hook: Literal["fp16", "bf16", "powersgd"] | None = None
     steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 60
     seed: Natural = 0
     timeout_s: Annotated[float, Meta(gt=0)] = 180.0
@@ -59,13 +99,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def global_batch(self) -> int:
-        """Samples a step over all devices."""
-        return self.batch if self.scaling == "strong" else self.batch * self.devices
+        """Samples a step over all devices and micro-batches."""
+        return self.batch if self.scaling == "strong" else self.batch * self.devices * self.grad_accumulation
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one micro-batch over all devices: what lies between two backward passes."""
+        return -(-self.global_batch // self.grad_accumulation)
 
     @property
     def device_batch(self) -> int:
-        """Samples a step on one device (the largest chunk, where they differ)."""
-        return self.batch if self.scaling == "weak" else -(-self.batch // self.devices)
+        """Samples of one micro-batch on one device (the largest chunk, where they differ)."""
+        return -(-self.micro_batch // self.devices)
 
     @property
     def id(self) -> str:
@@ -91,7 +136,11 @@ def slug(case: Case) -> str:
     """A short name for people: strategy, devices, batch, model, data and what else was set."""
     parts = [case.strategy, f"n{case.devices}", f"b{case.batch}", case.model, case.data]
     parts += ["strong"] * (case.scaling == "strong")
-    parts += [short.format(getattr(case, field)) for field, short in SHORT.items() if getattr(case, field)]
+    parts += [
+        short.format(value)
+        for field, short in SHORT.items()
+        if (value := getattr(case, field)) != getattr(_DEFAULT, field)
+    ]
     parts += [
         f"{name}-{value}"
         for args in (case.model_args, case.data_args)

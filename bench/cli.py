@@ -5,12 +5,13 @@
 
 import importlib
 import os
+import re
 import sys
 
 import typer
 
 from bench import __version__, plugins
-from bench.errors import BenchError
+from bench.errors import BenchError, UsageError
 
 FIRST = ("plan", "run", "report", "scaling", "doctor", "list")  # the order people meet them in
 
@@ -46,6 +47,7 @@ for verb in sorted(plugins.names("verbs"), key=lambda name: (name not in FIRST, 
 def run() -> None:
     """Run the command line and exit. Set SCALEMARK_DEBUG=1 to see the traceback of an error."""
     try:
+        _refuse_local_rank(sys.argv[1:])
         app(standalone_mode=True)
     except BenchError as error:
         _fail(plugins.clip(str(error), 2000), error.exit_code, error)
@@ -57,6 +59,16 @@ def run() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 1, error)
+
+
+def _refuse_local_rank(words: list[str]) -> None:
+    """Raise UsageError for the argument that torch.distributed.launch gives to every rank it starts."""
+    for word in words:
+        if re.match(r"--local[-_]rank(=|$)", word):
+            raise UsageError(
+                f"{word}: torch.distributed.launch gives this to every rank it starts, and scalemark starts ranks"
+                " itself: run it once, without a launcher"
+            )
 
 
 def _fail(line: str, code: int, error: BaseException | None) -> None:

@@ -8,17 +8,18 @@ import msgspec
 
 from bench import stats
 from bench.answers import Comparison, Verdict
-from bench.case import Case, canonical
+from bench.case import DDP_OPTIONS, Case, canonical
 from bench.curves import threads_differ
 from bench.describe import describe, level
 from bench.evidence import Cell, Evidence, relative
 from bench.measures import format_change
 
 FACTORS = (
-    *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "non_blocking"),
-    *("sync_bn", "strategy", "backend", "threads"),
+    *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "non_blocking", "page_cache"),
+    *("sync_bn", "strategy", "backend", "threads", "cpu_binding"),
+    *("precision", "channels_last", "compile", "optimizer", "fused", "grad_accumulation", *DDP_OPTIONS),
 )
-STRATEGY_ORDER = ("single", "dp", "ddp")
+STRATEGY_ORDER = ("single", "dp", "ddp", "zero1", "fsdp")
 NO_TRANSFER = "reference implementation on CPU: does not transfer to torch's own"
 _DEFAULT = Case()
 
@@ -59,10 +60,13 @@ def _pairs(evidence: Evidence) -> Iterator[Pair]:
 
 
 def _chosen(factor: str, levels: dict[object, Cell]) -> Iterator[tuple[Cell, Cell]]:
-    """The reference level against each other one; for num_workers also the best against the rest."""
+    """The reference level against each other one; for num_workers also the best against the rest, and DDP against
+    what splits its state over the ranks."""
     order = sorted(levels, key=lambda value: _rank(factor, value))
     reference = levels[order[0]]
     yield from ((reference, levels[value]) for value in order[1:])
+    if factor == "strategy" and "ddp" in order[1:]:
+        yield from ((levels["ddp"], levels[value]) for value in order[order.index("ddp") + 1 :])
     if factor == "num_workers" and len(order) > 2:
         best = max(order, key=lambda value: _log(levels[value]))
         yield from (

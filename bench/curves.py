@@ -10,7 +10,7 @@ import msgspec
 
 from bench import stats
 from bench.answers import Curve, Point
-from bench.case import Case, canonical
+from bench.case import OF_STRATEGY, Case, canonical
 from bench.describe import describe, settings, slots
 from bench.evidence import Cell, Evidence, relative, scaled
 
@@ -113,7 +113,7 @@ def _work_key(case: Case) -> bytes:
 
 def _bare_key(case: Case) -> bytes:
     """The work of one device without a wrapper, plain BN and no process group."""
-    bare = {"scaling": "weak", "strategy": "single", "sync_bn": False, "backend": None}
+    bare = {name: getattr(_DEFAULT, name) for name in OF_STRATEGY} | {"scaling": "weak"}
     return canonical(msgspec.structs.replace(_plain(case), **bare))
 
 

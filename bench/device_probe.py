@@ -6,15 +6,17 @@ the fields of machine.Probe.
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from bench.environment import device_uuid
+from bench.environment import device_uuid, parse_visible
 
 PCIE_PATHS = {  # NVML's common ancestor, in the words of `nvidia-smi topo`
     0: "same board", 10: "PIX: one PCIe switch", 20: "PXB: several PCIe switches", 30: "PHB: host bridge",
     40: "NODE: between host bridges of one NUMA node", 50: "SYS: between NUMA nodes",
 }  # fmt: skip
+UNNAMED = "NVML cannot tell which device this is: name it in CUDA_VISIBLE_DEVICES, by UUID"
 
 
 def main() -> None:
@@ -30,6 +32,7 @@ def look() -> dict[str, Any]:
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda or getattr(torch.version, "hip", None),
+        "rocm": getattr(torch.version, "hip", None),
         "nccl": nccl_version(torch),
         "backends": backends(torch),
         "devices": [],
@@ -109,18 +112,24 @@ def numa_node(pci: str | None) -> int | None:
 
 
 def nvml_facts(devices: list[dict[str, Any]]) -> dict[str, Any]:
-    """Driver version, PCIe width and links between devices; adds `pcie` to each device in place."""
+    """Driver version, PCIe width and links between devices; adds `pcie` to each device, and settles its UUID."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception as error:  # noqa: BLE001 - no NVIDIA driver is normal
-        return {"links_reason": f"no NVML: {one_line(error)}"}
+        reason = f"no NVML: {one_line(error)}"
+        return {"links_reason": reason, "nvml_error": reason}
     from bench.samplers._nvml import find_handles, text
 
     facts: dict[str, Any] = {}
     with contextlib.suppress(Exception):
         facts["driver"] = text(pynvml.nvmlSystemGetDriverVersion())
+    visible = parse_visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    for one in devices:
+        one["uuid"] = settled_uuid(pynvml, one, visible)
+        if one["uuid"] is None:
+            facts["nvml_error"] = f"cuda:{one['index']}: {UNNAMED}"
     handles = find_handles(pynvml, [one["uuid"] for one in devices if one["uuid"]])
     for one in devices:
         with contextlib.suppress(Exception):
@@ -128,6 +137,27 @@ def nvml_facts(devices: list[dict[str, Any]]) -> dict[str, Any]:
             generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
             one["pcie"] = f"gen{generation} x{pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)}"
     return facts | links(pynvml, devices, handles)
+
+
+def settled_uuid(pynvml: Any, device: dict[str, Any], visible: list[str] | None) -> str | None:
+    """A device's UUID as NVML writes it; None where NVML cannot tell which device it is.
+
+    torch may give none (then the PCI address or CUDA_VISIBLE_DEVICES tells), and may give a card's for a
+    MIG slice of it: then the slice is the one named in CUDA_VISIBLE_DEVICES, or the only one there is.
+    """
+    from bench.samplers._nvml import find_handles, slices, split, uuid_of
+
+    uuid, index = device["uuid"], device["index"]
+    named = find_handles(pynvml, visible[index : index + 1] if visible else ())
+    with contextlib.suppress(Exception):
+        found = list(find_handles(pynvml, [uuid] if uuid else ()).values())
+        found = found or ([pynvml.nvmlDeviceGetHandleByPciBusId(device["pci"])] if not uuid else [])
+        if found and split(pynvml, found[0]):
+            found = list(named.values()) or slices(pynvml, found[0])
+            uuid = None
+        if len(found) == 1:
+            return uuid_of(pynvml, found[0])
+    return uuid or next(iter(named), None)
 
 
 def links(pynvml: Any, devices: list[dict[str, Any]], handles: dict[str, Any]) -> dict[str, Any]:

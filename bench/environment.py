@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 # What starts like one of these, and a few single names.
 SPEED_PREFIXES = (
@@ -27,23 +27,49 @@ SECRET_VALUE = re.compile(
 WITHHELD = "(withheld)"
 
 
-def parse_visible(value: str | None) -> list[str] | None:
-    """Entries of CUDA_VISIBLE_DEVICES in order, as text; None where the variable is unset: all devices.
+class Visible(NamedTuple):
+    """What CUDA_VISIBLE_DEVICES says: entries in order (None: unset, all devices), and what of it is ignored."""
 
-    As the driver reads it: the first entry that is no index, GPU- or MIG- name, or is of another form
-    than the first one, ends the list ("0,-1,2" is ["0"]); an entry given twice leaves nothing visible.
-    Never raises.
+    entries: list[str] | None
+    ignored: str | None = None  # in words: which entry ends the list, and why
+
+
+def parse_visible(value: str | None) -> list[str] | None:
+    """Entries of CUDA_VISIBLE_DEVICES in order, as text; None where the variable is unset: all devices."""
+    return read_visible(value).entries
+
+
+def read_visible(value: str | None) -> Visible:
+    """CUDA_VISIBLE_DEVICES as the driver reads it. Never raises.
+
+    The first entry that is no index, GPU- or MIG- name, or is of another form than the first one, ends
+    the list ("0,-1,2" is ["0"]); an entry given twice leaves nothing visible.
     """
     if value is None:
-        return None
+        return Visible(None)
     entries: list[str] = []
-    for entry in (part.strip() for part in value.split(",")):
-        if _form(entry) is None or (entries and _form(entry) != _form(entries[0])):
-            break
+    parts = [part.strip() for part in value.split(",")]
+    for at, entry in enumerate(parts):
         if entry in entries:
-            return []
+            return Visible([], f"{entry} stands there twice")
+        fault = _fault(entry, entries)
+        if fault:
+            rest = ", ".join(part for part in parts[at + 1 :] if part)
+            dropped = rest or entry not in ("", "-1")  # a list may be ended on purpose
+            behind = f", and what follows it is ignored: {rest}" if rest else ""
+            return Visible(entries, f"{fault} ends the list{behind}" if dropped else None)
         entries.append(entry)
-    return entries
+    return Visible(entries)
+
+
+def _fault(entry: str, before: Sequence[str]) -> str | None:
+    """Why an entry ends the list, or None."""
+    if _form(entry) is None:
+        named = "an empty entry" if not entry else entry if entry == "-1" else None
+        return named or f"{entry!r}, which is neither an index nor a GPU- or MIG- name,"
+    if before and _form(entry) != _form(before[0]):
+        return f"{entry}, which is of another form than {before[0]},"
+    return None
 
 
 def _form(entry: str) -> str | None:
@@ -69,9 +95,32 @@ def device_index(local_rank: int, visible_count: int, chosen: Sequence[int] | No
 
 
 def device_uuid(kind: str, uuid: Any) -> str | None:
-    """The UUID as NVML writes it; torch leaves out the prefix."""
-    text = str(uuid) if uuid else ""
+    """The UUID as NVML writes a card's, from any form that torch gives: without prefix, 32 digits, 16 bytes.
+
+    A MIG slice gets the card's prefix as well: torch does not tell them apart (see `bare_uuid`).
+    """
+    text = uuid.hex() if isinstance(uuid, bytes) else str(uuid) if uuid else ""
+    if re.fullmatch(r"[0-9a-fA-F]{32}", text):
+        text = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
     return f"GPU-{text}" if kind == "cuda" and re.fullmatch(r"[0-9a-fA-F-]{36}", text) else text or None
+
+
+def bare_uuid(uuid: str) -> str:
+    """A UUID without its prefix (GPU-, MIG-, MIG-GPU-), in small letters: what two spellings have in common."""
+    return re.sub(r"^((GPU|MIG)-)+", "", uuid.strip(), flags=re.IGNORECASE).lower()
+
+
+def no_nvml(kind: str, rocm: str | None) -> str | None:
+    """Why devices of torch's type `kind` cannot be watched over NVML, in one line; None for CUDA and for CPUs."""
+    if kind == "cpu" or (kind == "cuda" and not rocm):
+        return None
+    name = "ROCm" if rocm else kind.upper()
+    tool = {"ROCm": "amd-smi", "XPU": "xpu-smi"}.get(name)
+    instead = f"; {tool} is not read by this version" if tool else ""
+    what = (
+        "use, memory, power, energy, temperature, clocks, PCIe, ECC and processes of devices are not measured"
+    )
+    return f"{name}: no NVML{instead}: {what}"
 
 
 def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:

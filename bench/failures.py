@@ -20,6 +20,18 @@ PATTERNS = (
     ("batchnorm_single_value", r"more than 1 value per channel"),
     ("unused_parameters", r"Expected to have finished reduction in the prior iteration"),
     ("uneven_batches", r"uneven number of batches"),
+    ("process_group", r"[Dd]efault process group (has not been initialized|twice)|env:// rendezvous"),
+    ("unknown_backend", r"Unknown (c10d )?backend type"),
+    (
+        "no_such_device",
+        r"invalid device ordinal|No CUDA GPUs|not compiled with CUDA|Cannot access accelerator device",
+    ),
+    ("sync_bn_device", r"SyncBatchNorm (layers only work|expected input tensor)"),
+    (
+        "loader_options",
+        r"\w+ option (is mutually exclusive|could only be specified|needs num_workers|should be non-negative)",
+    ),
+    ("no_such_name", r"module 'torch[\w.]*' has no attribute|got an unexpected keyword argument"),
     ("import_error", r"ModuleNotFoundError|ImportError"),
     (
         "communication",
@@ -41,6 +53,12 @@ REMEDIES = {
     "batchnorm_single_value": "give every device at least two samples a step",
     "unused_parameters": "a parameter gets no gradient: use it in the loss, or remove it from the model",
     "uneven_batches": "give every rank the same number of batches (drop the tail or pad it)",
+    "process_group": "the suite forms the group, under ddp only: leave init_process_group and wrapping to it",
+    "unknown_backend": "leave the backend to the suite, or set backend to one that `scalemark doctor` lists",
+    "no_such_device": "leave devices to the suite; code of your own takes them by LOCAL_RANK, never by RANK",
+    "sync_bn_device": "torch's SyncBN needs accelerators: leave it to the suite (sync_bn=true)",
+    "loader_options": "return the data set and let the suite make loader and sampler",
+    "no_such_name": "look at the spelling, and at the torch that is installed here",
     "import_error": "install what the model needs in the environment that runs the suite",
     "communication": "look at the log of the first failing rank; check interface and firewall",
     "loader_worker": "look at the rank's log: a loader worker died or hung",
@@ -50,6 +68,22 @@ REMEDIES = {
     "engine_lost": "the process that runs the ranks died; run again with --resume",
     "interrupted": "run again with --resume",
     "usage": "correct what the message names",
+}
+
+# Classes that would fail the same way again: one such failure closes a cell.
+HOPELESS = {
+    "oom_device",
+    "usage",
+    "batchnorm_single_value",
+    "unused_parameters",
+    "uneven_batches",
+    "process_group",
+    "unknown_backend",
+    "no_such_device",
+    "sync_bn_device",
+    "loader_options",
+    "no_such_name",
+    "import_error",
 }
 
 

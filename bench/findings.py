@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from bench.answers import Finding
-from bench.checks import causes, memory, setup, trust
+from bench.checks import causes, devices, memory, recipe, setup, trust, watched
 from bench.checks.seen import Check, Known, capped
 
 Level = Literal["info", "warning", "problem"]
@@ -28,6 +28,9 @@ TABLE = (
          "set threads in the case, the same for the base and every point"),
     Rule("memory-contradicts", "problem", memory.memory_contradicts,
          "do not trust these memory figures: look for another process on the device, and at their source"),
+    Rule("ecc-errors", "problem", devices.ecc_errors,
+         "trust no result of this device: look at nvidia-smi -q -d ECC, reset it, or have it replaced"),
+    Rule("watch-sees", "warning", watched.watch_sees, "mend the loop, and watch it again"),
     Rule("super-linear", "warning", causes.superlinear,
          "measure the base again under the same settings, and look for what differs before believing it"),
     Rule("cpu-oversubscribed", "warning", setup.cpus_oversubscribed,
@@ -39,9 +42,17 @@ TABLE = (
     Rule("copy-bound", "warning", causes.copy_bound, "try pin_memory together with non_blocking, or a smaller input"),
     Rule("slow-rank", "warning", causes.slow_rank, "look at that rank's device, clocks, CPU affinity and neighbours"),
     Rule("dataparallel-overhead", "warning", causes.dataparallel_overhead, "use ddp in the place of dp"),
+    Rule("loss-not-finite", "warning", recipe.loss_not_finite,
+         "lower the learning rate, or use bf16 in place of fp16: such steps may not take what real ones take"),
     Rule("not-converged", "warning", trust.not_converged,
          "go on with --resume and a larger budget, or measure on a quieter host"),
     Rule("busy-host", "warning", trust.busy_host, "measure again when nothing else runs: these numbers are too low"),
+    Rule("foreign-process", "warning", devices.foreign_processes,
+         "measure again when the device is free: nvidia-smi shows who is on it"),
+    Rule("rank-on-two-devices", "warning", devices.rank_on_other_device,
+         "take the device before anything allocates, load with map_location='cpu', and name no bare device 'cuda'"),
+    Rule("clocks-throttled", "warning", devices.clocks_throttled,
+         "look at cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"),
     Rule("unsteady", "warning", trust.unsteady,
          "measure more steps, and look for heat, power limits or other work on the host"),
     Rule("two-modes", "warning", trust.two_modes,
@@ -63,7 +74,11 @@ TABLE = (
          "choose ranks and batch so that the data divides; throughput counts what was really stepped"),
     Rule("straggler-possible", "info", causes.straggler_unnamed,
          "run single on each device alone: a slow device shows there; if all are equal, it is the exchange"),
+    Rule("compile-time", "info", recipe.compile_time, "count it for short trainings; it is in no other number here"),
+    Rule("state-split", "info", recipe.state_split, "weigh it against what the strategy costs in throughput"),
     Rule("enough-workers", "info", causes.enough_workers, "set num_workers to this"),
+    Rule("clocks-limited", "info", devices.clocks_limited,
+         "normal at full load; compare only devices with the same limit (nvidia-smi -q -d POWER)"),
     Rule("steady-assumed", "info", trust.steady_assumed, "set steps to 53 or more to have warm-up found"),
     Rule("rank-warnings", "info", setup.rank_warnings, "follow the warning, or ignore it knowingly"),
     Rule("not-run", "info", setup.not_run, "go on with --resume"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.case import Case
+from bench.environment import bare_uuid
 from bench.records import PHASES, Effective, LaunchRecord, RankMemory, RankSummary, Samples, StudyHeader
 from bench.store import Broken, Store
 
@@ -41,7 +42,7 @@ def load(stores: Sequence[Store]) -> Frames:
     ranks: dict[str, list[Any]] = {name: [] for name in _RANK_COLUMNS}
     broken: list[str] = []
     headers = tuple(store.header() for store in stores)
-    for store, study, header in zip(stores, _names(stores), headers, strict=True):
+    for store, study, header in zip(stores, study_names(stores), headers, strict=True):
         suites = {cell.id: cell.suite for cell in header.cells}
         for record in store.read():
             if isinstance(record, Broken):
@@ -86,7 +87,8 @@ _LAUNCH_COLUMNS = (
     *("devices", "global_batch", "case"),
     *("samples_per_s", "y", "step_s", "p50_s", "p95_s", "p99_s", "window_steps", "outliers"),
     *PHASE_COLUMNS,
-    *("first_step_s", "first_batch_s", "steady", "drift", "clock", "implementation", "stand_ins", "marks"),
+    *("first_step_s", "first_batch_s", "compile_s"),
+    *("energy_per_sample_j", "steady", "drift", "clock", "implementation", "stand_ins", "marks"),
     *(
         "mismatches",
         "reject",
@@ -94,6 +96,7 @@ _LAUNCH_COLUMNS = (
         "reference",
         "fingerprint",
         "environment",
+        "telemetry",
         "wall_s",
         "overhead_s",
     ),
@@ -134,7 +137,7 @@ _LAUNCH_FLOATS = (
         "first_rank",
     ),
     *PHASE_COLUMNS,
-    *("first_step_s", "first_batch_s", "wall_s", "overhead_s"),
+    *("first_step_s", "first_batch_s", "compile_s", "wall_s", "overhead_s", "energy_per_sample_j"),
 )
 _RANK_FLOATS = (
     *("step_s", *PHASE_COLUMNS, "rendezvous_s", "build_s", "first_batch_s", "first_step_s"),
@@ -149,7 +152,7 @@ def _types(ints: Iterable[str], floats: Iterable[str], bools: Iterable[str]) -> 
     return types | dict.fromkeys(ints, int) | dict.fromkeys(floats, float)
 
 
-def _names(stores: Sequence[Store]) -> list[str]:
+def study_names(stores: Sequence[Store]) -> list[str]:
     """A name a store that no other has: its folder's, or the whole path where two share one."""
     names = [store.name for store in stores]
     return [str(s.root) if names.count(s.name) > 1 else s.name for s in stores]
@@ -169,6 +172,7 @@ def _launch_row(record: LaunchRecord, study: str, suite: str | None) -> dict[str
         row |= {"step_s": window.step_s, "p50_s": window.p50_s, "p95_s": window.p95_s, "p99_s": window.p99_s}
         row |= {"window_steps": window.steps, "outliers": window.outliers}
         row |= {"steady": window.cut.state, "drift": window.cut.drift}
+        row |= {"energy_per_sample_j": _energy_per_sample(record, window.samples)}
     row["stand_ins"] = _stand_ins(record.ranks)
     row |= {"reject": reject, "reference": record.implementation == "reference"}
     row["comparable"] = reject is None and row.get("steady") != "unsteady"
@@ -195,6 +199,20 @@ def _missing_ranks(summaries: Sequence[RankSummary]) -> str:
     sizes = [rank.effective.world_size for rank in summaries if rank.effective]
     gone = sorted(set(range(max(sizes, default=0))) - {rank.rank for rank in summaries})
     return f"rank {', '.join(map(str, gone))}" if gone else ""
+
+
+def _energy_per_sample(record: LaunchRecord, samples: int) -> float | None:
+    """What the devices of all ranks took in the window over its samples; None where one does not say."""
+    said = {}
+    for key, stat in record.telemetry.items():
+        subject, _, measure = key.rpartition("/")
+        if measure == "energy_j":
+            said[bare_uuid(subject)] = stat.get("total")
+    used = {
+        bare_uuid(uuid) for rank in record.ranks if rank.effective for uuid in rank.effective.device_uuids
+    }
+    parts = [energy for uuid in used if (energy := said.get(uuid)) is not None]
+    return math.fsum(parts) / samples if samples and parts and len(parts) == len(used) else None
 
 
 def _stand_ins(summaries: Sequence[RankSummary]) -> tuple[str, ...]:

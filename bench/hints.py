@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench.machine import Host
+from bench.environment import read_visible
+from bench.machine import Host, unwatched
 
 SHM_SMALL_BYTES = 1 << 30
 FEW_FILES = 4096
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 OLDEST_TORCH = (2, 9)
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "xen")
 
@@ -37,7 +39,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 def fault_hints(host: Host) -> list[Hint]:
     """Everything about a host that will bite a study on it, the gravest first."""
-    rules = (software, devices, cpus, memory, files, variables, clocks, names)
+    rules = (software, devices, visibility, telemetry, cpus, memory, files, variables, clocks, names)
     return [hint for rule in rules for hint in rule(host)]
 
 
@@ -63,9 +65,9 @@ def devices(host: Host) -> Iterator[Hint]:
     if host.devices or host.torch is None:
         return
     if host.visible == []:
-        yield _hint(
-            "devices-hidden", "CUDA_VISIBLE_DEVICES hides every device", "unset it, or name devices: 0,1"
-        )
+        why = read_visible(host.variables.get(VISIBLE)).ignored
+        message = f"{VISIBLE} hides every device" + (f": {why}" if why else "")
+        yield _hint("devices-hidden", message, "unset it, or name devices: 0,1")
     elif host.driver:
         yield _hint(
             "torch-without-device",
@@ -77,6 +79,33 @@ def devices(host: Host) -> Iterator[Hint]:
             "no-accelerator",
             f"no accelerator ({host.device_error}): ranks run on CPUs with gloo, one thread each",
             f"good for trying things out; beyond {_count(host.cpus_usable, 'rank')} the ranks share CPUs",
+        )
+
+
+def visibility(host: Host) -> Iterator[Hint]:
+    """Every device that CUDA_VISIBLE_DEVICES names is visible."""
+    value = host.variables.get(VISIBLE)
+    entries, ignored = read_visible(value)
+    if not host.devices or not entries:
+        return
+    if ignored:
+        yield _hint(
+            "visible-ignored", f"{VISIBLE}={value}: {ignored}", "name each device once, all in one form"
+        )
+    elif len(entries) != len(host.devices):
+        text = f"{VISIBLE} names {_count(len(entries), 'device')} and torch sees {len(host.devices)}"
+        cause = "a name that does not exist ends the list, and a process sees one MIG slice"
+        yield _hint("visible-missing", f"{text}: {cause}", "nvidia-smi -L lists what can be named")
+
+
+def telemetry(host: Host) -> Iterator[Hint]:
+    """What happens on the devices can be seen."""
+    reason = unwatched(host)
+    if reason:
+        yield _hint(
+            "devices-unwatched",
+            f"no telemetry of devices: {reason}",
+            "nothing to do for throughput; findings about heat, power and other processes are not made",
         )
 
 

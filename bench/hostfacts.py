@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import psutil
 
-from bench.machine import Nic
+from bench.machine import Nic, Port
 
 RESOLVE_TIMEOUT_S = 2.0
 UNKNOWN_SPEED = 0xFFFF  # what many virtual interfaces answer
 SYSTEM = Path("/sys/devices/system")
+CLASSES = Path("/sys/class")
 
 
 def facts() -> dict[str, Any]:
@@ -30,6 +32,7 @@ def facts() -> dict[str, Any]:
         "cpu_model": cpu_model(),
         "numa_nodes": len(list(SYSTEM.glob("node/node[0-9]*"))) or None,
         "governor": governor(),
+        "compiler": compiler(),
         "clocksource": read(SYSTEM / "clocksource/clocksource0/current_clocksource"),
         "memory_bytes": psutil.virtual_memory().total,
         "shm_total_bytes": shm_total,
@@ -37,6 +40,7 @@ def facts() -> dict[str, Any]:
         "fd_soft": fd_soft,
         "fd_hard": fd_hard,
         "nics": nics(),
+        "ports": ports(),
     }
 
 
@@ -67,6 +71,12 @@ def governor() -> str | None:
     return ", ".join(sorted(name for name in found if name)) or None
 
 
+def compiler() -> str | None:
+    """The C++ compiler that torch.compile would use: CXX, or the first of g++, c++ and clang++ on the path."""
+    named = [os.environ["CXX"]] if os.environ.get("CXX") else []
+    return next((name for name in (*named, "g++", "c++", "clang++") if shutil.which(name)), None)
+
+
 def shared_memory() -> tuple[int | None, int | None]:
     """Total and free bytes of /dev/shm."""
     try:
@@ -95,8 +105,32 @@ def nics() -> list[Nic]:
             up=state.isup,
             address=_address(addresses.get(name, [])),
             loopback="loopback" in state.flags.split(",") or name in ("lo", "lo0"),
+            kind=nic_kind(name),
         )
         for name, state in sorted(psutil.net_if_stats().items())
+    ]
+
+
+def nic_kind(name: str, classes: Path = CLASSES) -> str | None:
+    """What an interface is, from the kernel's number of its link type (linux/if_arp.h); None if it does not say."""
+    folder = classes / "net" / name
+    link = read(folder / "type")
+    if link == "1" and not (folder / "device").exists():
+        return "virtual"
+    return {"1": "ethernet", "32": "infiniband", "772": "loopback"}.get(link or "")
+
+
+def ports(classes: Path = CLASSES) -> list[Port]:
+    """Ports of InfiniBand and RoCE adapters, by name."""
+    return [
+        Port(
+            device=folder.parent.parent.name,
+            port=int(folder.name),
+            state=(read(folder / "state") or "").rpartition(": ")[2] or None,  # "4: ACTIVE"
+            rate=read(folder / "rate"),
+            link_layer=read(folder / "link_layer"),
+        )
+        for folder in sorted(classes.glob("infiniband/*/ports/[0-9]*"))
     ]
 
 

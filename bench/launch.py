@@ -17,7 +17,7 @@ from bench import guard, progress
 from bench.cgroup import oom_kills
 from bench.failures import RankEnd, Verdict, first_failure, stuck_rank
 from bench.machine import own_python
-from bench.records import PHASES, Ended, Launch, Outcome, RankTrace
+from bench.records import Ended, Launch, Outcome, RankTrace, marks_a_step
 
 START_LIMIT_S = 120.0
 BACKSTOP_S = 15.0  # beyond a launch's own limit, before the engine counts as lost
@@ -163,7 +163,7 @@ def run(
 ) -> Result:
     """Run one launch of `processes` ranks on this node. Failures are in the result, not raised.
 
-    `pids` is a file that gets a line "rank pid" for each rank once all of them run.
+    `pids` is a file that gets a line "engine pid", and "rank pid" for each rank, once all of them run.
     """
     scratch = Path(launch.scratch)
     progress.create(scratch, processes)
@@ -174,8 +174,8 @@ def run(
     todo = [pids] if pids else []
 
     def tick() -> None:
-        show(_where(beats, processes))
-        if todo and _tell_pids(todo[0], beats, processes):
+        show(_where(beats, processes, marks_a_step(launch.case.grad_accumulation)))
+        if todo and _tell_pids(todo[0], beats, processes, engine.pgid):
             todo.clear()
 
     try:
@@ -190,21 +190,21 @@ def run(
     return Result(traces=traces, failure=failure, timed_out=outcome.timed_out, wall_s=wall_s)
 
 
-def _where(beats: Sequence[int], processes: int) -> Progress:
+def _where(beats: Sequence[int], processes: int, marks: int) -> Progress:
     at = [r * progress.FIELDS for r in range(processes)]
     return Progress(
         state=progress.STATES[min(beats[i + progress.STATE] for i in at)],
-        step=min(beats[i + progress.MARKS] for i in at) // len(PHASES),
+        step=min(beats[i + progress.MARKS] for i in at) // marks,
         steps=max(beats[i + progress.PLANNED] for i in at),
     )
 
 
-def _tell_pids(path: Path, beats: Sequence[int], processes: int) -> bool:
+def _tell_pids(path: Path, beats: Sequence[int], processes: int, engine: int | None) -> bool:
     """Write which process is which rank, for the samplers; False while one has not started."""
     found = [beats[r * progress.FIELDS + progress.PID] for r in range(processes)]
     if not all(found):
         return False
-    path.write_text("".join(f"{rank} {pid}\n" for rank, pid in enumerate(found)))
+    path.write_text("".join(f"{name} {pid}\n" for name, pid in (("engine", engine), *enumerate(found))))
     return True
 
 

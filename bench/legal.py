@@ -5,21 +5,24 @@ from collections.abc import Callable
 import msgspec
 
 from bench import plugins
-from bench.case import Case
+from bench.case import DDP_OPTIONS, Case
 from bench.errors import UsageError
 from bench.machine import Host, device_kind, slots
-from bench.options import check_options, data_plugin
+from bench.options import built_first, check_model, check_options, data_plugin, model_plugin
 
+_DEFAULT = Case()
 KNOWN_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user's own model brings, found before the study by building it once."""
+    """What a model brings: said by its plug-in, or found before the study by building it once."""
 
     dataset_len: int | None = None
     has_dataset: bool = False
     has_sample: bool = False
     batch_norm: bool = False
+    image: bool = False
+    tokens: bool = False
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +49,7 @@ def check(case: Case, context: Context) -> None:
     plugins.check_name("strategies", case.strategy)
     data, _ = data_plugin(case.data)
     check_options("data", case.data.partition(":")[0], case.data_args, data.options)
-    if ":" not in case.model:
-        plugins.check_name("models", case.model)
-        check_options("models", case.model, case.model_args, plugins.load("models", case.model).options)
+    check_model(case)
     if case.backend is not None and case.backend not in {*KNOWN_BACKENDS, *context.host.backends}:
         raise UsageError(
             plugins.unknown("backend", case.backend, sorted({*KNOWN_BACKENDS, *context.host.backends}))
@@ -103,6 +104,72 @@ def _sync_bn(case: Case, context: Context) -> str | None:
     return None
 
 
+def _ddp_options(case: Case, _: Context) -> str | None:
+    if _strategy(case).ddp_options:
+        both = case.static_graph and case.grad_accumulation > 1
+        return (
+            "static_graph does not go with grad_accumulation: torch's reducer fails in no_sync"
+            if both
+            else None
+        )
+    asked = [name for name in DDP_OPTIONS if getattr(case, name) != getattr(_DEFAULT, name)]
+    return f"{asked[0]} is DistributedDataParallel's: {case.strategy} has none" if asked else None
+
+
+def _comm_hook(case: Case, context: Context) -> str | None:
+    if case.comm_hook != "bf16" or (case.backend or _default_backend(context)) in ("nccl", "xccl"):
+        return None
+    return "comm_hook bf16 needs nccl or xccl: torch has it for no other backend"
+
+
+def _default_backend(context: Context) -> str:
+    return {"cuda": "nccl", "xpu": "xccl"}.get(context.kind, "gloo")
+
+
+def _precision(case: Case, context: Context) -> str | None:
+    if case.precision == "tf32" and context.kind != "cuda":
+        return f"precision tf32 needs CUDA devices (Ampere or later), this host has {context.kind}"
+    if case.precision == "fp16" and context.kind == "mps":
+        return "precision fp16 has no gradient scaler on mps: use bf16"
+    return None
+
+
+def _channels_last(case: Case, context: Context) -> str | None:
+    if not case.channels_last:
+        return None
+    model = brought(case, context)
+    if model is None or model.image or case.data == "own":
+        return None
+    return f"channels_last is a layout of images: {case.model} takes none"
+
+
+def _compile(case: Case, context: Context) -> str | None:
+    if case.compile is False:
+        return None
+    if _strategy(case).single_process:
+        return f"torch.compile does not go with {case.strategy}: its replicas share one compiled module"
+    if context.host.compiler is None:
+        return "torch.compile needs a C++ compiler and this host has none (looked for: c++, g++, clang++)"
+    return None
+
+
+def _fused(case: Case, _: Context) -> str | None:
+    return "fused needs optimizer = sgd or adamw" if case.fused and case.optimizer is None else None
+
+
+def _page_cache(case: Case, _: Context) -> str | None:
+    if case.page_cache is None or data_plugin(case.data)[0].reads_files:
+        return None
+    return f"page_cache: data {case.data!r} reads no files that this suite knows"
+
+
+def _binding(case: Case, context: Context) -> str | None:
+    ranks = _strategy(case).processes(case)
+    if case.cpu_binding == "cores" and ranks > context.host.cpus_affinity:
+        return f"cpu_binding cores: {ranks} ranks on {context.host.cpus_affinity} CPUs, a rank needs one of its own"
+    return None
+
+
 def _workers(case: Case, _: Context) -> str | None:
     if case.num_workers == 0 and case.persistent_workers:
         return "persistent_workers needs num_workers > 0"
@@ -120,44 +187,55 @@ def _loader(case: Case, _: Context) -> str | None:
     return None
 
 
-def _images(case: Case, context: Context) -> str | None:
-    if ":" in case.model or not data_plugin(case.data)[0].image:
+def brought(case: Case, context: Context) -> Brought | None:
+    """What the model of a case brings, where that is known."""
+    if built_first(case):
+        return context.brought
+    plugin: plugins.Model = plugins.load("models", case.model)
+    return Brought(has_sample=True, batch_norm=plugin.batch_norm, image=plugin.image, tokens=plugin.tokens)
+
+
+def _samples(case: Case, context: Context) -> str | None:
+    """Images for models of images, token ids for models of token ids."""
+    data, model = data_plugin(case.data)[0], brought(case, context)
+    if model is None or not (data.image or data.tokens):
         return None
-    return (
-        None
-        if plugins.load("models", case.model).image
-        else f"data {case.data!r} gives images, {case.model} takes none"
-    )
+    takes = "images" if model.image else "token ids" if model.tokens else "neither images nor token ids"
+    gives = "images" if data.image else "token ids"
+    return None if takes == gives else f"data {case.data!r} gives {gives}, {case.model} takes {takes}"
 
 
 def _own_data(case: Case, context: Context) -> str | None:
-    brought = context.brought
-    if case.data == "own" and ":" not in case.model:
+    if case.data == "own" and model_plugin(case.model) is not None:
         return "data 'own' needs a model of your own that brings a data set"
-    if ":" not in case.model or brought is None:
+    model = brought(case, context)
+    if model is None:
         return None
-    if case.data == "own" and not brought.has_dataset:
+    if case.data == "own" and not model.has_dataset:
         return f"{case.model} brings no data set: return Workload(dataset=...) or set data=synthetic"
-    needs_sample = case.data != "own" and not (brought.has_dataset and case.data == "device")
-    if needs_sample and not brought.has_sample:
+    needs_sample = case.data != "own" and not (model.has_dataset and case.data == "device")
+    if needs_sample and not model.has_sample:
         return f"{case.model} gives no Sample, so data {case.data!r} cannot be made for it: use data=own"
     return None
 
 
 def _strong(case: Case, _: Context) -> str | None:
-    if case.scaling == "strong" and case.batch % case.devices and not _strategy(case).single_process:
-        return f"strong scaling: a global batch of {case.batch} does not divide over {case.devices} ranks"
+    if case.scaling == "weak":
+        return None
+    if case.batch % case.grad_accumulation:
+        return f"strong scaling: a batch of {case.batch} does not divide into {case.grad_accumulation} micro-batches"
+    if case.micro_batch % case.devices and not _strategy(case).single_process:
+        return (
+            f"strong scaling: a global batch of {case.micro_batch} does not divide over {case.devices} ranks"
+        )
     return None
 
 
 def _batch_norm(case: Case, context: Context) -> str | None:
     if not case.sync_bn:
         return None
-    if ":" not in case.model:
-        has = plugins.load("models", case.model).batch_norm
-    else:
-        has = context.brought is None or context.brought.batch_norm
-    return None if has else f"sync_bn: {case.model} has no BatchNorm layer"
+    model = brought(case, context)
+    return None if model is None or model.batch_norm else f"sync_bn: {case.model} has no BatchNorm layer"
 
 
 def _shared_devices(case: Case, context: Context) -> str | None:
@@ -169,10 +247,10 @@ def _shared_devices(case: Case, context: Context) -> str | None:
 def _chunks(case: Case, _: Context) -> str | None:
     if not _strategy(case).single_process:
         return None
-    sizes = chunks(case.global_batch, case.ranks)
+    sizes = chunks(case.micro_batch, case.ranks)
     if len(sizes) < case.ranks:
         shown = ",".join(map(str, sizes))
-        return f"DataParallel: a batch of {case.global_batch} makes chunks {shown}: {len(sizes)} of {case.ranks} devices used"
+        return f"DataParallel: a batch of {case.micro_batch} makes chunks {shown}: {len(sizes)} of {case.ranks} devices used"
     return None
 
 
@@ -184,7 +262,7 @@ def _length(case: Case, context: Context) -> str | None:
     if length is None or not plugin.loader:
         return None
     single = _strategy(case).single_process
-    ranks, batch = (1, case.global_batch) if single else (case.devices, case.device_batch)
+    ranks, batch = (1, case.micro_batch) if single else (case.devices, case.device_batch)
     if batches_per_epoch(length, ranks, batch) == 0:
         return f"dataset {length}, world {ranks}, batch {batch}, drop_last: 0 steps per rank"
     return None
@@ -208,12 +286,20 @@ RULES: tuple[Callable[[Case, Context], str | None], ...] = (
     _one_node,
     _one_device,
     _sync_bn,
+    _ddp_options,
+    _comm_hook,
+    _precision,
+    _channels_last,
+    _compile,
+    _fused,
+    _binding,
+    _page_cache,
     _batch_norm,
     _shared_devices,
     _workers,
     _loader,
     _own_data,
-    _images,
+    _samples,
     _strong,
     _chunks,
     _length,

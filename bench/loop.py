@@ -1,23 +1,23 @@
 """The timed step loop and the two clocks that read it. Nothing here prints, writes or waits for a lock.
 
 A clock has `sync()` (the device is idle), `mark()` (a point on the device's time line) and
-`durations(steps)`. The loop marks six points a step, so a step's phases sum to the step.
+`durations(micro_batches)`. The loop marks four points a micro-batch and two more a step, so a step's phases
+sum to the step.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Iterator, MutableSequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import nn
+from torch import Tensor
 
-from bench.records import PHASES
-from bench.workload import Workload
+from bench.records import marks_a_step
 
-MARKS = len(PHASES)
+MICRO = 4  # data_wait, h2d, forward and backward come once a micro-batch; optimizer and other once a step
 
 
 class Clock(Protocol):
@@ -31,8 +31,8 @@ class Clock(Protocol):
     def mark(self) -> None:
         """Put a point on the device's time line."""
 
-    def durations(self) -> np.ndarray:
-        """Seconds between marks, shape (steps, 6), in the order of PHASES."""
+    def durations(self, micro_batches: int) -> np.ndarray:
+        """Seconds a phase, shape (steps, 6), in the order of PHASES."""
 
 
 class CpuClock:
@@ -50,9 +50,10 @@ class CpuClock:
         """A time stamp, now."""
         self._ns.append(time.perf_counter_ns())
 
-    def durations(self) -> np.ndarray:
-        """Seconds between marks, shape (steps, 6), in the order of PHASES."""
-        return np.diff(np.asarray(self._ns, dtype=np.float64)).reshape(-1, MARKS) / 1e9
+    def durations(self, micro_batches: int) -> np.ndarray:
+        """Seconds a phase, shape (steps, 6), in the order of PHASES."""
+        gaps, ends = split(np.diff(np.asarray(self._ns, dtype=np.float64)) / 1e9, micro_batches)
+        return np.concatenate([gaps.sum(1), ends], axis=1)
 
 
 class EventClock:
@@ -80,26 +81,42 @@ class EventClock:
         self._events.append(event)
         self._ns.append(time.perf_counter_ns())
 
-    def durations(self) -> np.ndarray:
-        """Seconds between events, shape (steps, 6), in the order of PHASES."""
+    def durations(self, micro_batches: int) -> np.ndarray:
+        """Seconds a phase, shape (steps, 6), in the order of PHASES."""
         pairs = itertools.pairwise(self._events)
-        device = np.array([a.elapsed_time(b) for a, b in pairs]).reshape(-1, MARKS) / 1e3
-        host = np.diff(np.asarray(self._ns, dtype=np.float64)).reshape(-1, MARKS) / 1e9
-        waited = np.minimum(device[:, 0], host[:, 0])
-        device[:, -1] += device[:, 0] - waited
-        device[:, 0] = waited
-        return device
+        device, ends = split(np.array([a.elapsed_time(b) for a, b in pairs]) / 1e3, micro_batches)
+        host, _ = split(np.diff(np.asarray(self._ns, dtype=np.float64)) / 1e9, micro_batches)
+        waited = np.minimum(device[:, :, 0], host[:, :, 0])
+        ends[:, -1] += (device[:, :, 0] - waited).sum(1)
+        device[:, :, 0] = waited
+        return np.concatenate([device.sum(1), ends], axis=1)
+
+
+def split(gaps_s: np.ndarray, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gaps between marks as those of micro-batches, shape (steps, micro_batches, 4), and of steps, (steps, 2)."""
+    steps = gaps_s.reshape(-1, marks_a_step(micro_batches))
+    inner = MICRO * micro_batches
+    return steps[:, :inner].reshape(len(steps), micro_batches, MICRO).copy(), steps[:, inner:].copy()
 
 
 @dataclass
 class Training:
-    """What one step needs: a wrapped model, how to train it, and where its batches come from."""
+    """What one step is made of; see recipe.make_training.
 
-    model: nn.Module
-    workload: Workload
-    optimizer: torch.optim.Optimizer
+    `loss(batch)`, `backward(loss)` run once a micro-batch, `step()` once a step. All micro-batches but the last
+    run inside `unsynchronised()`. `count(batch)` gives a batch's samples.
+    """
+
     batches: Iterator[Any]
     to_device: Callable[[Any], Any]
+    loss: Callable[[Any], Tensor]
+    backward: Callable[[Tensor], None]
+    step: Callable[[], None]
+    count: Callable[[Any], int]
+    micro_batches: int = 1
+    unsynchronised: Callable[[], AbstractContextManager[Any]] = nullcontext
+    scaler: Any = None
+    last_loss: Tensor | None = None  # of the last micro-batch that ran, as it is divided
 
 
 def timed_steps(
@@ -110,9 +127,10 @@ def timed_steps(
     The device is synchronised twice: before the first and after the last step. `beat[0]` counts the
     marks passed, in memory that the node's engine can see: it names the rank that stopped moving.
     """
-    model, workload, optimizer = training.model, training.workload, training.optimizer
-    batches, to_device = training.batches, training.to_device
-    loss_of, count, mark = workload.loss, workload.samples, clock.mark
+    batches, to_device, count, mark = training.batches, training.to_device, training.count, clock.mark
+    loss_of, backward, step = training.loss, training.backward, training.step
+    synchronised = nullcontext()
+    last = training.micro_batches - 1
     samples: list[int] = []
     passed = beat[0]
 
@@ -120,24 +138,27 @@ def timed_steps(
     clock.sync()
     mark()
     for _ in range(steps):
-        batch = next(batches)
-        mark()  # data_wait
-        beat[0] = passed + 1
-        batch = to_device(batch)
-        mark()  # h2d
-        beat[0] = passed + 2
-        loss = loss_of(model, batch)
-        mark()  # forward
-        beat[0] = passed + 3
-        loss.backward()
-        mark()  # backward
-        beat[0] = passed + 4
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        seen = 0
+        for micro_batch in range(last + 1):
+            batch = next(batches)
+            mark()  # data_wait
+            beat[0] = passed = passed + 1
+            batch = to_device(batch)
+            mark()  # h2d
+            beat[0] = passed = passed + 1
+            with synchronised if micro_batch == last else training.unsynchronised():
+                loss = loss_of(batch)
+                mark()  # forward
+                beat[0] = passed = passed + 1
+                backward(loss)
+                mark()  # backward
+                beat[0] = passed = passed + 1
+            seen += count(batch)
+        step()
         mark()  # optimizer
-        samples.append(count(batch))
-        passed += MARKS
-        beat[0] = passed
+        samples.append(seen)
+        beat[0] = passed = passed + 2
         mark()  # other
     clock.sync()
-    return clock.durations(), samples
+    training.last_loss = loss
+    return clock.durations(training.micro_batches), samples

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
+from bench import probe_cache
 from bench.cgroup import cpu_quota, memory_limit_bytes
-from bench.environment import device_index, parse_visible, speed_variables
+from bench.environment import device_index, no_nvml, parse_visible, speed_variables
 from bench.plugins import clip
 
 __all__ = [
@@ -56,6 +57,17 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True):
     up: bool
     address: str | None
     loopback: bool
+    kind: str | None = None  # ethernet, loopback, infiniband (IPoIB), virtual (no hardware of its own)
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """One port of an InfiniBand or RoCE adapter, in the kernel's own words."""
+
+    device: str
+    port: int
+    state: str | None = None  # ACTIVE, DOWN, ...
+    rate: str | None = None  # "200 Gb/sec (4X HDR)"
+    link_layer: str | None = None  # InfiniBand, or Ethernet for RoCE
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +75,14 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     torch: str | None = None
     cuda: str | None = None
+    rocm: str | None = None
     nccl: str | None = None
     driver: str | None = None
     backends: list[str] = []
     accelerator: str | None = None
     devices: list[Device] = []
     device_error: str | None = None
+    nvml_error: str | None = None
     links: list[Link] | None = None
     links_reason: str | None = None
 
@@ -89,6 +103,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     numa_nodes: int | None = None
     governor: str | None = None
     clocksource: str | None = None
+    compiler: str | None = None  # a C++ compiler, as torch.compile needs it
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
     shm_total_bytes: int | None = None
@@ -96,14 +111,17 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     fd_soft: int | None = None
     fd_hard: int | None = None
     nics: list[Nic] = []
+    ports: list[Port] = []
     torch: str | None = None
-    cuda: str | None = None
+    cuda: str | None = None  # or ROCm, as torch was built for
+    rocm: str | None = None  # set where torch's "cuda" devices are AMD's
     nccl: str | None = None
     driver: str | None = None
     backends: list[str] = []
     accelerator: str | None = None
     devices: list[Device] = []
     device_error: str | None = None  # why there are no devices
+    nvml_error: str | None = None  # why NVML, or a device of it, cannot be asked
     device_links: list[Link] | None = None
     device_links_reason: str | None = None
     visible: list[str] | None = None  # CUDA_VISIBLE_DEVICES; None: unset
@@ -125,12 +143,14 @@ def probe_host() -> Host:
         memory_limit_bytes=memory_limit_bytes(),
         torch=probe.torch,
         cuda=probe.cuda,
+        rocm=probe.rocm,
         nccl=probe.nccl,
         driver=probe.driver,
         backends=probe.backends,
         accelerator=probe.accelerator,
         devices=probe.devices,
         device_error=probe.device_error,
+        nvml_error=probe.nvml_error,
         device_links=probe.links,
         device_links_reason=probe.links_reason,
         visible=parse_visible(os.environ.get("CUDA_VISIBLE_DEVICES")),
@@ -140,7 +160,14 @@ def probe_host() -> Host:
 
 @cache
 def probe_devices() -> Probe:
-    """Ask a short process what torch and NVML see. A probe that fails is a host without devices."""
+    """Ask a short process what torch and NVML see. A probe that fails is a host without devices.
+
+    An answer of a host that can have no accelerator is kept (probe_cache.py): importing torch takes seconds.
+    """
+    place = probe_cache.place()
+    kept = _decoded(probe_cache.read(place))
+    if kept is not None:
+        return kept
     command = own_python("from bench.device_probe import main; main()")
     try:
         done = subprocess.run(
@@ -150,11 +177,21 @@ def probe_devices() -> Probe:
         return _no_probe(f"did not answer within {PROBE_TIMEOUT_S:.0f} s")
     except OSError as error:
         return _no_probe(f"did not start: {error}")
-    try:
-        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Probe)
-    except (IndexError, msgspec.DecodeError):
+    answer = (done.stdout.splitlines() or [b""])[-1]
+    probe = _decoded(answer)
+    if probe is None:
         complaint = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         return _no_probe(f"exit code {done.returncode}: {clip(complaint[-1], 200)}")
+    if probe.torch is not None and not probe.devices:
+        probe_cache.keep(place, answer)
+    return probe
+
+
+def _decoded(answer: bytes | None) -> Probe | None:
+    try:
+        return None if answer is None else msgspec.json.decode(answer, type=Probe)
+    except msgspec.DecodeError:
+        return None
 
 
 def _no_probe(reason: str) -> Probe:
@@ -189,6 +226,17 @@ def slots(host: Host) -> int:
 def device_kind(host: Host) -> str:
     """torch's device type for the ranks of this host; "cpu" where there is no accelerator."""
     return host.accelerator if host.accelerator and host.devices else "cpu"
+
+
+def watched_uuids(host: Host) -> tuple[str, ...]:
+    """The devices that are watched beside the ranks: NVIDIA's, by UUID."""
+    known = tuple(device.uuid for device in host.devices if device.uuid)
+    return () if no_nvml(device_kind(host), host.rocm) else known
+
+
+def unwatched(host: Host) -> str | None:
+    """Why accelerators of this host are not watched, in one line; None where they are, or there are none."""
+    return no_nvml(device_kind(host), host.rocm) or (host.nvml_error if host.devices else None)
 
 
 def comparable(host: Host) -> dict[str, Any]:

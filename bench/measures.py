@@ -45,6 +45,13 @@ def times(value: float) -> str:
     return f"{value:.2f}x"
 
 
+def energy(joules: float) -> str:
+    """Millijoules below a joule, kilojoules from a thousand on."""
+    if abs(joules) < 1:
+        return f"{number(joules * 1e3)} mJ"
+    return f"{number(joules)} J" if abs(joules) < 1000 else f"{number(joules / 1e3)} kJ"
+
+
 def whole(value: float) -> str:
     """A count."""
     return f"{value:,.0f}"
@@ -83,6 +90,7 @@ _ROWS = (
     Measure("rank_pss_bytes", "rank (PSS)", "bytes", size, "lower"),
     Measure("workers_pss_bytes", "loader workers (PSS)", "bytes", size, "lower"),
     Measure("shm_used_bytes", "shared memory", "bytes", size, "lower"),
+    Measure("energy_per_sample_j", "energy a sample", "J", energy, "lower"),
     Measure("devices", "devices", "", whole, None),
     Measure("batch", "batch", "samples", whole, None),
     Measure("global_batch", "samples a step", "samples", whole, None),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench import plugins
+from bench.case import Case
 from bench.errors import UsageError
 
 FIELDS = {"models": "model_args", "data": "data_args"}
@@ -31,6 +32,40 @@ def option(given: Mapping[str, Any], options: plugins.Options, key: str) -> Any:
     """The given value of an option, or its default, in the default's type."""
     default = options[key]
     return type(default)(given.get(key, default))
+
+
+def model_plugin(name: str) -> tuple[plugins.Model, str | None] | None:
+    """The model plug-in of a case and what follows a ':' in its name; None for a `module:factory` of the user's.
+
+    A plug-in takes such a name where it says so (`hf:gpt2`), and then it needs one; `resnet50:build` is the
+    user's own file resnet50.py. Raises UsageError for an unknown name and for a missing one.
+    """
+    base, colon, argument = name.partition(":")
+    known = base in plugins.names("models")
+    if colon and not (known and plugins.load("models", base).named):
+        return None
+    plugin: plugins.Model = plugins.load("models", base)
+    if plugin.named and not argument:
+        raise UsageError(
+            f"model {plugins.clip(name)!r}: a name is missing; write {base}:NAME, such as {plugin.named}"
+        )
+    return plugin, argument or None
+
+
+def check_model(case: Case) -> None:
+    """Raise UsageError for an unknown model and for options that it does not have; a user's own is not looked at."""
+    found = model_plugin(case.model)
+    if found is None:
+        return
+    plugin, _ = found
+    given = {k: v for k, v in case.model_args.items() if k in plugin.options or not plugin.open_options}
+    check_options("models", case.model, given, plugin.options)
+
+
+def built_first(case: Case) -> bool:
+    """Whether what the model brings is known only once it has been built: the user's own, and those by name."""
+    found = model_plugin(case.model)
+    return found is None or bool(found[0].named)
 
 
 def data_plugin(name: str) -> tuple[plugins.Data, str | None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from bench.binding import device_numa
 from bench.environment import device_index
 from bench.errors import BenchError, UsageError
 from bench.plugins import Strategy
@@ -32,6 +33,15 @@ class Place:
     def module(self) -> Any:
         """torch.cuda, torch.xpu, ...: the device's own module."""
         return torch.get_device_module(self.device)
+
+    @property
+    def numa(self) -> int | None:
+        """NUMA node of the device, where the system says so."""
+        if self.device.type != "cuda":
+            return None
+        known = torch.cuda.get_device_properties(self.device)
+        ids: list[Any] = [getattr(known, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+        return None if None in ids else device_numa("{:04x}:{:02x}:{:02x}.0".format(*ids))
 
 
 def find_place(launch: Launch, strategy: Strategy) -> Place:

@@ -1,6 +1,6 @@
 """Suites, overrides and a host -> the cells to run, what is skipped and why, what does not fit the time."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ from bench.case import Case
 from bench.errors import UsageError
 from bench.estimate import Estimate
 from bench.machine import Host, device_kind
-from bench.options import data_plugin
+from bench.options import built_first, data_plugin
 from bench.preflight import brought_by
 from bench.records import Cell
 
@@ -51,7 +51,7 @@ def check_words(names: Sequence[str], sets: Sequence[str]) -> None:
 
 
 def make_plan(
-    names: Sequence[str],
+    names: Sequence[str | suite.Suite],
     host: Host,
     *,
     sets: Sequence[str] = (),
@@ -60,21 +60,21 @@ def make_plan(
     devices: tuple[int, ...] | None = None,
     budget_s: float | None = None,
 ) -> Plan:
-    """Expand suites on this host. Raises UsageError for anything no host could run."""
+    """Expand suites, given or by name, on this host. Raises UsageError for anything no host could run."""
     if host.torch is None:
         raise UsageError(
             f"torch cannot be imported here ({host.device_error}): make setup, or install torch 2.9 or later"
         )
     _check_devices(devices, host)
     context = legal.Context(host=host, oversubscribe=oversubscribe, devices=devices)
-    named = [suite.load(name) for name in names]
+    named = [name if isinstance(name, suite.Suite) else suite.load(name) for name in names]
     suites = [part for one in named for part in _parts(one)]
     limit = nproc or (len(devices) if devices else None)
-    tagged: dict[str, tuple[str, Case]] = {}
+    tagged: dict[str, tuple[suite.Suite, Case]] = {}
     used = [suite.override(one, sets) for one in suites]
     for one in used:
         for case in suite.expand(one, host, limit):
-            tagged.setdefault(case.id, (one.name, case))
+            tagged.setdefault(case.id, (one, case))
     cells = _cells(tagged, context)
     guesses = estimate.estimates([cell.case for cell in cells], host)
     left_out: list[str] = []
@@ -82,12 +82,12 @@ def make_plan(
     if composite:
         cells, left_out = _fit(cells, guesses, budget_s, host, composite)
     return Plan(
-        suites=tuple(names),
+        suites=tuple(name.name if isinstance(name, suite.Suite) else name for name in names),
         cells=tuple(cells),
         factors=suite.factors(used, [cell.case for cell in cells]),
         estimates={cell.id: guesses[cell.id] for cell in cells},
         left_out=tuple(left_out),
-        notes=_notes(cells, host),
+        notes=(*_notes(cells, host), *_made_up(cells, tagged)),
         oversubscribe=oversubscribe,
         devices=devices,
     )
@@ -97,18 +97,20 @@ def _parts(one: suite.Suite) -> list[suite.Suite]:
     return [part for name in one.parts for part in _parts(suite.load(name))] if one.parts else [one]
 
 
-def _cells(tagged: dict[str, tuple[str, Case]], context: legal.Context) -> list[Cell]:
-    """Every case checked; a user's model is built once a distinct set of arguments, in its own process."""
+def _cells(tagged: dict[str, tuple[suite.Suite, Case]], context: legal.Context) -> list[Cell]:
+    """Every case checked; a model that has to be is built once a distinct set of arguments, in its own process."""
     brought: dict[str, legal.Brought] = {}
     cells = []
-    for cell_id, (name, case) in tagged.items():
+    for one, case in tagged.values():
         legal.check(case, context)
-        if ":" in case.model:
+        if built_first(case):
             key = case.model + repr(sorted(case.model_args.items()))
             if key not in brought:
                 brought[key] = brought_by(case)
             context = msgspec.structs.replace(context, brought=brought[key])
-        cells.append(Cell(id=cell_id, case=case, suite=name, skipped=legal.why_not(case, context)))
+            if case.data == "own" and suite.chooses_data(one) and not brought[key].has_dataset:
+                case = msgspec.structs.replace(case, data="synthetic")
+        cells.append(Cell(id=case.id, case=case, suite=one.name, skipped=legal.why_not(case, context)))
     return cells
 
 
@@ -172,3 +174,9 @@ def _notes(cells: Sequence[Cell], host: Host) -> tuple[str, ...]:
             "paced stand-ins sleep for a stated time instead of computing: they calibrate, they do not measure"
         )
     return tuple(notes)
+
+
+def _made_up(cells: Sequence[Cell], asked: Container[str]) -> list[str]:
+    """Of models whose samples are made because they bring none and the suite left it open."""
+    models = dict.fromkeys(cell.case.model for cell in cells if cell.id not in asked)
+    return [f"{model} brings no data set: its samples are made up (data synthetic)" for model in models]

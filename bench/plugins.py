@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # plug-ins load without torch; these are types only
 
     from bench.answers import Analysis
     from bench.case import Case
+    from bench.store import Store
     from bench.workload import Sample, Workload
 
 Options = Mapping[str, "float | int | str | bool"]
@@ -30,6 +31,7 @@ KINDS = {
     "samplers": "what is measured beside the ranks",
     "suites": "named sets of cells",
     "figures": "pictures in the report",
+    "exporters": "formats that a study is written in for other programs",
     "verbs": "commands of scalemark",
 }
 
@@ -40,7 +42,10 @@ class Strategy:
 
     `wrap(model, case, place)` returns the module to train. `single_process` strategies drive all
     their devices from one rank. `reference_on_cpu` says that a stand-in runs where torch's own
-    implementation does not.
+    implementation does not. `optimizer(make, parameters)` makes the optimizer where the strategy has a
+    word in it; `make(parameters)` is the workload's own. `compiles`: `wrap` applies torch.compile itself, to
+    parts of the model; else it gets a compiled one. `wrappers` are the class names that the trained
+    module may have: any other is noticed.
     """
 
     summary: str
@@ -49,6 +54,10 @@ class Strategy:
     collective: bool = False
     one_device: bool = False
     reference_on_cpu: bool = False
+    ddp_options: bool = False
+    compiles: bool = False
+    optimizer: "Callable[[Any, Any], torch.optim.Optimizer] | None" = None
+    wrappers: tuple[str, ...] = ()
 
     def processes(self, case: "Case") -> int:
         """Ranks on a node: one where a single process drives every device."""
@@ -57,12 +66,20 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained. `build(case)` imports torch itself; `options` are the legal `model_args`."""
+    """What is trained. `build(case)` imports torch itself; `options` are the legal `model_args`.
+
+    `image` and `tokens` say what a sample is. A plug-in with a `named` example takes a name after a ':', as
+    in `timm:resnet50`; what such a model brings is found by building it once. With `open_options` it has
+    options beside `options`, which `build` checks itself.
+    """
 
     summary: str
     build: "Callable[[Case], Workload]"
     options: Options = field(default_factory=dict)
     image: bool = False
+    tokens: bool = False
+    named: str = ""
+    open_options: bool = False
     batch_norm: bool = False
     stand_in: bool = False
 
@@ -73,15 +90,21 @@ class Data:
 
     `make(case, sample)` returns a map-style dataset whose items the default collate understands.
     `length(case)` is known without torch, or None (it is then found before the study starts).
-    `loader` is False where no DataLoader is involved (a batch that lies on the device already).
+    `prepare(case)`, without torch, makes what takes long the first time; it is called before the study.
+    `loader` is False where no DataLoader is involved (a batch that lies on the device already). `image` and
+    `tokens` say that it is for models of images or of token ids alone. `reads_files`: its data set has their
+    paths in `files`, and puts each out of the page cache again once read where the case has a cold one.
     """
 
     summary: str
     make: "Callable[[Case, Sample], Dataset[Any]]"
     options: Options = field(default_factory=dict)
     length: "Callable[[Case], int | None]" = lambda case: None
+    prepare: "Callable[[Case], Any]" = lambda case: None
     loader: bool = True
     image: bool = False
+    tokens: bool = False
+    reads_files: bool = False
     stand_in: bool = False
 
 
@@ -103,6 +126,20 @@ class Figure:
     order: int
     note: "Callable[[list[Row]], str | None]" = lambda rows: None
     half: bool = False  # half a page wide
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """One format that studies are written in.
+
+    `files(stores, steps)` gives every file's bytes by its name, which ends in `suffix`; with `steps` also a
+    row a recorded step, where the format has `tables`. It raises UsageError where there is nothing to write.
+    """
+
+    summary: str
+    suffix: str
+    files: "Callable[[Sequence[Store], bool], dict[str, bytes]]"
+    tables: bool = True
 
 
 @cache

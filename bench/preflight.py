@@ -1,4 +1,4 @@
-"""Before a study: build a user's model once, in a process of its own, and say what it brings."""
+"""Before a study: build a model once, in a process of its own, and say what it brings."""
 
 import subprocess
 import sys
@@ -54,6 +54,12 @@ def main() -> None:
     answers.flush()
 
 
+def _image(sample: Any) -> bool:
+    """Whether samples are square colour images, as the data sources make them."""
+    shape: tuple[int, ...] = () if sample is None or sample.tokens else sample.shape
+    return len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]
+
+
 def _inspect(case: Case) -> Brought:
     from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -65,5 +71,7 @@ def _inspect(case: Case) -> Brought:
         dataset_len=len(made.dataset) if made.dataset is not None else None,
         has_dataset=made.dataset is not None,
         has_sample=made.sample is not None,
+        image=_image(made.sample),
+        tokens=made.sample is not None and made.sample.tokens,
         batch_norm=any(isinstance(layer, _BatchNorm) for layer in made.model.modules()),
     )

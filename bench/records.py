@@ -13,6 +13,12 @@ SCHEMA = 1
 
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
 
+
+def marks_a_step(micro_batches: int) -> int:
+    """Points that the timed loop marks a step: the first four phases once a micro-batch, the others once."""
+    return 4 * micro_batches + 2
+
+
 Status = Literal["ok", "failed", "timeout", "skipped", "interrupted"]
 Steady = Literal["steady", "assumed", "unsteady"]
 
@@ -28,6 +34,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     device_kind: str = "cpu"  # what the host has: a rank that finds something else refuses to measure
     devices: tuple[int, ...] | None = None  # visible ordinals to use; None: all, in order
     oversubscribed: bool = False
+    traces: str | None = None  # a folder for profiler traces of a few steps after the window
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +100,27 @@ class Effective(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     gradient_bytes: int
     optimizer: str
-    precision: str
+    precision: str  # fp32, tf32, tf32 convolutions, bf16, fp16; or the type of the parameters
     weights_hash: str
+    worker_affinity: tuple[int, ...] | None = None  # of the first loader worker
+    numa_nodes: tuple[int, ...] | None = None  # that the rank's CPUs lie on
+    page_cache_share: float | None = None  # of the data set's files, after the window
+    channels_last: bool | None = None
+    fused: bool | None = None
+    micro_batches: int | None = None
+    compute_dtype: str | None = None  # in which the first layer with weights computed
+    loss_scale: float | None = None  # of the gradient scaler, after the window
+    compiled_graphs: int | None = None
+    graph_breaks: int | None = None
+    parameter_bytes: int | None = None  # that this rank holds
+    optimizer_state_bytes: int | None = None  # that this rank holds
+    bucket_cap_bytes: int | None = None
+    buckets_bytes: tuple[int, ...] | None = None  # DDP's gradient buckets, in order of exchange
+    gradient_as_bucket_view: bool | None = None
+    static_graph: bool | None = None
+    find_unused_parameters: bool | None = None
+    broadcast_buffers: bool | None = None
+    comm_hook: str | None = None
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +170,10 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_s: float | None = None
     build_s: float | None = None
     first_batch_s: float | None = None  # loader made -> first batch in hand
+    compile_s: float | None = None  # steps before the window, in which torch.compile works
     first_step_s: float | None = None
+    last_loss: float | None = None  # null too where it was not finite: see loss_finite
+    loss_finite: bool | None = None
     clock: Literal["cpu", "events"] = "cpu"
     step_s: tuple[float, ...] = ()
     phases_s: dict[str, tuple[float, ...] | None] = {}
@@ -173,7 +202,9 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_s: float | None = None
     build_s: float | None = None
     first_batch_s: float | None = None
+    compile_s: float | None = None
     first_step_s: float | None = None
+    last_loss: float | None = None
     effective: Effective | None = None
     counts: Samples | None = None
     memory: RankMemory | None = None
@@ -221,11 +252,12 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     phases_s: dict[str, float | None] = {}  # mean over ranks of the window means
     first_step_s: float | None = None  # slowest rank
     first_batch_s: float | None = None
+    compile_s: float | None = None  # slowest rank; outside the window
     implementation: Literal["torch", "reference"] | None = None
     marks: tuple[str, ...] = ()  # oversubscribed, stand-ins, ...: said beside every number of this row
     mismatches: tuple[str, ...] = ()  # requested against effective: such a row enters no comparison
     ranks: tuple[RankSummary, ...] = ()
-    telemetry: dict[str, dict[str, float | None]] = {}  # measure -> mean, max
+    telemetry: dict[str, dict[str, float | None]] = {}  # measure -> mean and max, or total
     telemetry_reasons: dict[str, str] = {}  # measure -> why it is null
     environment: dict[str, str] = {}  # speed-changing variables
     fingerprint: str = ""

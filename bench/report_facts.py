@@ -95,6 +95,7 @@ def cell_rows(cells: Sequence[CellResult], phases: Sequence[str]) -> list[Row]:
             **_interval("efficiency", cell.efficiency),
             "memory_bytes": cell.memory_bytes,
             "memory_source": cell.memory_source,
+            "energy_per_sample_j": cell.energy_per_sample_j,
             "marks": "; ".join(cell.marks),
             "converged": cell.converged,
         }

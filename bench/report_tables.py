@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from bench import wording
 from bench.answers import Analysis, CellResult, Comparison, Curve, Exclusion, Interval, MemoryRow, Point
-from bench.measures import format_change
+from bench.measures import format_change, format_value
 from bench.plugins import clip
 from bench.tables import (
     MOST_ROWS,
@@ -137,7 +137,17 @@ def memory(analysis: Analysis, labels: dict[str, str]) -> Table:
 
 
 def cells(analysis: Analysis, labels: dict[str, str]) -> Table:
-    """All cells, the ones without numbers too."""
+    """All cells, the ones without numbers too. Energy has a column where any device told of it."""
+    energy: Spec[CellResult] = [
+        (
+            number_column(
+                "energy a sample", "what all devices of the cell took in the window, over its samples"
+            ),
+            lambda c: amount(
+                c.energy_per_sample_j, format_value("energy_per_sample_j", c.energy_per_sample_j)
+            ),
+        )
+    ]
     spec: Spec[CellResult] = [
         (Column("cell"), lambda c: Entry(labels[c.cell], hint=clip(c.cell, 120))),
         (Column("status"), lambda c: Entry(clip(c.status, 20), tone=clip(c.status, 20).replace(" ", "-"))),
@@ -160,6 +170,7 @@ def cells(analysis: Analysis, labels: dict[str, str]) -> Table:
             number_column("memory", "fullest rank: device used, or PSS of rank and workers without a device"),
             lambda c: amount(c.memory_bytes, wording.size(c.memory_bytes)),
         ),
+        *(energy if any(c.energy_per_sample_j is not None for c in analysis.cells) else ()),
         (number_column("launches"), lambda c: amount(c.launches, f"{c.launches}")),
         (number_column("failed"), lambda c: amount(c.failed, f"{c.failed}")),
         (Column("marks, reason"), _remarks),

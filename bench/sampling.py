@@ -27,6 +27,11 @@ BURST_S = 0.1  # CPU time a reader may be ahead of its share: the first look at 
 # (subject, measure) -> value. Subjects: node, rank 0, rank 0 worker 1, engine, eth0, a device's UUID.
 Readings = dict[tuple[str, str], float | None]
 
+# Measures that only rise: a reading is what was added since the first one. Energy flows at all times,
+# the others come one by one.
+FLOWS = ("energy_j",)
+EVENTS = ("ecc_corrected", "ecc_uncorrected", "errors", "drops")
+
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """What one sampler process watches, and where it writes."""
@@ -34,8 +39,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     folder: str  # its own: one JSON line a reading goes to READINGS in it
     parent_pid: int
     engine_pgid: int | None = None  # process group or session of the processes to watch
-    rank_pids: str | None = None  # a file with a line "rank pid" for each rank; may appear later
+    rank_pids: str | None = None  # a file with lines "rank pid", perhaps "engine pid"; may appear later
     device_uuids: tuple[str, ...] = ()
+    device_reason: str | None = None  # why no device is watched
     period_s: float = PERIOD_S
     samplers: tuple[str, ...] = ()
 
@@ -58,7 +64,7 @@ class Sampler:
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
-    """One reading as written: its time, its values, and the reasons that are new."""
+    """One reading as written: its time, its values, and the reasons that are new or have changed."""
 
     time_s: float
     values: list[tuple[str, str, float | None]]
@@ -77,23 +83,25 @@ class Turn:
 
     def take(self, watch: Watch, began_s: float) -> Line:
         """Read once. Whatever goes wrong is a reason in the line."""
-        now_s, cpu_s = time.monotonic(), time.thread_time()
-        values, reasons = read_once(self, watch, now_s)
-        new = {key: reason for key, reason in reasons.items() if key not in self.told}
+        cpu_s = time.thread_time()
+        now_s, values, reasons = read_once(self, watch)
+        new = {key: reason for key, reason in reasons.items() if self.told.get(key) != reason}
         self.told |= new
         self.spent_s += time.thread_time() - cpu_s
         self.due_s = max(now_s + watch.period_s, began_s + (self.spent_s - BURST_S) / CPU_SHARE)
         return Line(now_s, [(subject, measure, value) for (subject, measure), value in values.items()], new)
 
 
-def read_once(turn: Turn, watch: Watch, now_s: float) -> tuple[Readings, dict[str, str]]:
-    """Values and reasons of one reader, which is opened when it is first read."""
+def read_once(turn: Turn, watch: Watch) -> tuple[float, Readings, dict[str, str]]:
+    """Time, values and reasons of one reader, which is opened when it is first read: that takes its time."""
     try:
         if turn.reader is None:
             turn.reader = plugins.load("samplers", turn.name).open(watch)
-        return turn.reader.read(now_s), turn.reader.reasons
+        now_s = time.monotonic()
+        return now_s, turn.reader.read(now_s), turn.reader.reasons
     except Exception as error:  # noqa: BLE001 - one broken reader must not end the others
-        return {}, {turn.name: f"{type(error).__name__}: {plugins.clip(str(error), 200)}"}
+        reason = f"{type(error).__name__}: {plugins.clip(str(error), 200)}"
+        return time.monotonic(), {}, {turn.name: reason}
 
 
 def main() -> None:
@@ -109,20 +117,28 @@ def main() -> None:
 def sample(watch: Watch, out: BinaryIO) -> bool:
     """The loop: every reader in its turn, one line a reading, each line one write.
 
-    True: it was told to stop. False: its parent is gone.
+    True: it was told to stop, and all have been read once more: counters are known on both sides of the
+    window. False: its parent is gone.
     """
     began_s = time.monotonic()
-    turns = [Turn(name) for name in watch.samplers]
-    own = Turn("sampler", OwnCost())
+    turns = [*(Turn(name) for name in watch.samplers), Turn("sampler", OwnCost())]
+
+    def take(turn: Turn) -> None:
+        line = turn.take(watch, began_s)
+        if line.values or line.reasons:
+            out.write(msgspec.json.encode(line) + b"\n")
+
     while os.getppid() == watch.parent_pid:
-        for turn in [*turns, own]:
+        for turn in turns:
             if turn.due_s <= time.monotonic():
-                line = turn.take(watch, began_s)
-                if line.values or line.reasons:
-                    out.write(msgspec.json.encode(line) + b"\n")
-        wait_s = min(turn.due_s for turn in [*turns, own]) - time.monotonic()
+                take(turn)
+        wait_s = min(turn.due_s for turn in turns) - time.monotonic()
         if select.select([sys.stdin], [], [], max(0.0, wait_s))[0]:
-            return bool(os.read(sys.stdin.fileno(), 64))  # the end of it: nobody holds the other end any more
+            if not os.read(sys.stdin.fileno(), 64):
+                return False  # the end of it: nobody holds the other end any more
+            for turn in turns:
+                take(turn)
+            return True
     return False
 
 

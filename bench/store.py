@@ -78,6 +78,12 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def trace_dir(self, launch: str) -> Path:
+        """The folder of a launch's profiler traces, one Chrome trace a rank; it is made."""
+        folder = self.root / "traces" / launch
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def create(self, header: StudyHeader, resume: bool = False) -> None:
         """Write study.json whole. With `resume` an existing study is taken over, its header rewritten.
 

@@ -20,23 +20,16 @@ from bench import launch as launching
 from bench import plugins, summary
 from bench.case import Case
 from bench.environment import speed_variables
-from bench.failures import Verdict
+from bench.failures import HOPELESS, Verdict
 from bench.launch import Engine, Progress, Result
-from bench.machine import Host, device_kind, fingerprint
+from bench.machine import Host, device_kind, fingerprint, unwatched, watched_uuids
 from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
 from bench.records import Cell, Launch, LaunchRecord
+from bench.series import summarise
 from bench.stats import mean_interval
 from bench.store import Store
-from bench.telemetry import Recording, Telemetry, summarise, write_parquet
+from bench.telemetry import Recording, Telemetry, write_parquet
 
-HOPELESS = {
-    "oom_device",
-    "usage",
-    "import_error",
-    "batchnorm_single_value",
-    "unused_parameters",
-    "uneven_batches",
-}
 MAX_FAILURES = 2  # of one cell, in a row
 
 
@@ -68,6 +61,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     seed: int = 0
     fail_fast: bool = False
+    trace: bool = False  # profiler traces of a few steps after the window of each cell's first launch
 
 
 class Interrupted(Exception):
@@ -88,6 +82,7 @@ class Study:
         self._records: dict[str, list[LaunchRecord]] = {}
         self._began = time.monotonic()
         self._walls: dict[str, float] = {}
+        self._traced: set[str] = set()  # cells
         self._earlier: set[str] = set()  # launches of earlier runs: what failed then is tried again
 
     def run(self) -> None:
@@ -181,7 +176,12 @@ class Study:
         interrupted = False
         with launching.scratch_folder() as scratch:
             pids = scratch / "pids"
-            telemetry = Telemetry(engine.pgid, rank_pids=pids, device_uuids=self._uuids()).start()
+            telemetry = Telemetry(
+                engine.pgid,
+                rank_pids=pids,
+                device_uuids=watched_uuids(self._host),
+                device_reason=unwatched(self._host),
+            ).start()
             try:
                 launch = self._describe(cell, name, str(scratch))
                 result = launching.run(engine, launch, processes, self._show.progress, pids)
@@ -216,7 +216,15 @@ class Study:
             device_kind=device_kind(self._host),
             devices=self._plan.devices,
             oversubscribed=self._oversubscribed(cell.case),
+            traces=self._trace_folder(cell, name),
         )
+
+    def _trace_folder(self, cell: Cell, name: str) -> str | None:
+        """Where the ranks put profiler traces: those of a cell's first launch in this run."""
+        if not self._rules.trace or cell.id in self._traced:
+            return None
+        self._traced.add(cell.id)
+        return str(self._store.trace_dir(name).resolve())
 
     def _name(self, cell: Cell, block: int) -> str:
         """b03-ddp-n2-...-hash, with r1, r2, ... where an interrupted launch is run again."""
@@ -256,8 +264,9 @@ class Study:
             phases_s=summary.mean_phases(ranks) if window else {},
             first_step_s=_max(trace.first_step_s for trace in traces),
             first_batch_s=_max(trace.first_batch_s for trace in traces),
+            compile_s=_max(trace.compile_s for trace in traces),
             implementation=effective.implementation if effective else None,
-            marks=(*self._marks(cell.case, effective), *self._doubts(telemetry.measures, window)),
+            marks=(*self._marks(cell.case, effective), *self._doubts(telemetry.measures, window, traces)),
             mismatches=summary.mismatches(cell.case, processes, traces) if window else (),
             ranks=ranks,
             telemetry=telemetry.measures,
@@ -275,9 +284,16 @@ class Study:
             marks.append(f"oversubscribed: {needed} threads on {self._host.cpus_usable} CPUs")
         return tuple(marks)
 
-    def _doubts(self, telemetry: dict[str, dict[str, float | None]], window: Any) -> list[str]:
-        """What makes this launch's numbers doubtful: a busy host, a window that is too short."""
-        found = (summary.busy_mark(telemetry, self._host.cpus_counted), summary.window_mark(window))
+    def _doubts(
+        self, telemetry: dict[str, dict[str, float | None]], window: Any, traces: Sequence[Any]
+    ) -> list[str]:
+        """What to know beside this launch's numbers: a busy host, a short window, a loss gone wild."""
+        found = (
+            summary.busy_mark(telemetry, self._host.cpus_counted),
+            summary.window_mark(window),
+            summary.loss_mark(traces),
+            summary.sync_bn_mark(traces),
+        )
         return [mark for mark in found if mark]
 
     def _oversubscribed(self, case: Case) -> bool:
@@ -287,9 +303,6 @@ class Study:
     def _slots(self) -> int:
         """Accelerators that may be used."""
         return len(self._plan.devices) if self._plan.devices else len(self._host.devices)
-
-    def _uuids(self) -> tuple[str, ...]:
-        return tuple(device.uuid for device in self._host.devices if device.uuid)
 
     def _take(self, record: LaunchRecord) -> None:
         self._records.setdefault(record.cell, []).append(record)
@@ -319,11 +332,11 @@ def _why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
 
 
 def _with_overhead(record: LaunchRecord, result: Result | None) -> LaunchRecord:
-    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps."""
+    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps and compilation."""
     if record.window is None or record.wall_s is None or result is None:
         return record
     steps_s = max(sum(trace.step_s) for trace in result.traces)
-    return msgspec.structs.replace(record, overhead_s=record.wall_s - steps_s)
+    return msgspec.structs.replace(record, overhead_s=record.wall_s - steps_s - (record.compile_s or 0.0))
 
 
 def _span_s(traces: Sequence[Any]) -> tuple[float | None, float | None]:

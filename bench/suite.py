@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from bench import plugins
-from bench.case import FIELDS, Case
+from bench.case import FIELDS, OF_STRATEGY, Case
 from bench.errors import UsageError
 from bench.machine import Host, device_kind, slots
+from bench.options import model_plugin
 
 TABLES = ("case", "base", "matrix", "exclude", "title", "parts")
 ARGS = ("model_args", "data_args")
 MAX_CELLS = 10_000
-OF_STRATEGY = ("strategy", "ranks", "nodes", "sync_bn", "backend")  # the base, one device, has none of these
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,12 +143,12 @@ def expand(suite: Suite, host: Host, nproc: int | None = None) -> list[Case]:
         count *= max(len(levels), 1)
     if count > MAX_CELLS:
         raise UsageError(f"suite {suite.name}: {count} cells; at most {MAX_CELLS}: give fewer levels")
-    cases = [_case(suite, suite.case | table, host) for table in _crossed(axes)]
+    cases = [_case(suite, suite.case | table, host, limit) for table in _crossed(axes)]
     cases = [case for case in cases if not excluded(suite, case)]
     if suite.base is not None:
         shared = {k: v for k, v in suite.case.items() if k not in OF_STRATEGY} | suite.base
         free = {k: v for k, v in axes.items() if k not in suite.base and k not in OF_STRATEGY}
-        cases = [_case(suite, shared | table, host) for table in _crossed(free)] + cases
+        cases = [_case(suite, shared | table, host, limit) for table in _crossed(free)] + cases
     return list({case.id: case for case in cases}.values())
 
 
@@ -161,6 +161,11 @@ def factors(suites: Sequence[Suite], cases: Sequence[Case]) -> dict[str, tuple[A
             if len(levels) > 1:
                 found[field] = tuple(levels)
     return found
+
+
+def chooses_data(suite: Suite) -> bool:
+    """Whether a suite leaves it to `auto` where batches come from."""
+    return all(table.get("data", "auto") == "auto" for table in (suite.case, suite.base or {}, suite.matrix))
 
 
 def doubling(limit: int) -> list[int]:
@@ -201,14 +206,14 @@ def _matches(case: Case, pattern: Mapping[str, Any]) -> bool:
     for key, value in pattern.items():
         head, dot, tail = key.partition(".")
         found = getattr(case, head).get(tail) if dot else getattr(case, head)
-        if found != value:
+        if found != (None if value == "none" else value):
             return False
     return bool(pattern)
 
 
-def _case(suite: Suite, table: dict[str, Any], host: Host) -> Case:
+def _case(suite: Suite, table: dict[str, Any], host: Host, limit: int) -> Case:
     """One case with `auto` filled in. Raises UsageError where a value has the wrong type or range."""
-    table = _nested(table)
+    table = {key: None if value == "none" else value for key, value in _nested(table).items()}
     gpu = device_kind(host) != "cpu"
     if table.get("model", "auto") == "auto":
         table["model"] = "resnet50" if gpu else "resnet-small"
@@ -218,7 +223,7 @@ def _case(suite: Suite, table: dict[str, Any], host: Host) -> Case:
     if table.get("data", "auto") == "auto":
         table["data"] = _data_for(table["model"])
     if table.get("ranks") == "auto":
-        table["ranks"] = slots(host)
+        table["ranks"] = limit
     try:
         case = msgspec.convert(table, Case)
     except msgspec.ValidationError as error:
@@ -247,12 +252,12 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data_for(model: str) -> str:
-    """Photographs for image models; a model of the user's own brings its data set."""
-    if ":" in model:
+    """Photographs for image models, tokens for token models; a model of the user's own brings its data set."""
+    found = model_plugin(model)
+    if found is None:
         return "own"
-    plugins.check_name("models", model)
-    plugin: plugins.Model = plugins.load("models", model)
-    return "photos" if plugin.image else "synthetic"
+    plugin, _ = found
+    return "photos" if plugin.image else "tokens" if plugin.tokens else "synthetic"
 
 
 def _told(error: msgspec.ValidationError) -> str:

@@ -13,11 +13,15 @@ from bench.stats import tukey_outliers
 BUSY = "busy host: other processes used "
 MUCH_CPU = 0.3  # CPUs
 SHORT_S = 0.5
+_DEFAULT = Case()
 
-WRAPPERS = {
-    "ddp": ("DistributedDataParallel",),
-    "dp": ("DataParallel", "ReferenceDataParallel"),
-}
+# fields of a case, and of what is read back in the rank, that must be equal where the case says something
+SAME = (
+    *("backend", "prefetch_factor", "persistent_workers", "comm_hook", "channels_last"),
+    *("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers"),
+)
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+COLD, WARM = 0.5, 0.9  # at most, and at least, this share of the files in the page cache
 
 
 def window(traces: Sequence[RankTrace]) -> Window | None:
@@ -63,6 +67,8 @@ def rank_summary(trace: RankTrace) -> RankSummary:
         rendezvous_s=trace.rendezvous_s,
         build_s=trace.build_s,
         first_batch_s=trace.first_batch_s,
+        compile_s=trace.compile_s,
+        last_loss=trace.last_loss,
         first_step_s=trace.first_step_s,
         effective=trace.effective,
         counts=trace.counts,
@@ -89,29 +95,71 @@ def _differences(case: Case, real: Effective) -> list[str]:
     strategy: plugins.Strategy = plugins.load("strategies", case.strategy)
     asked: dict[str, tuple[object, object]] = {
         "threads": (case.threads or 1, real.threads),
-        "batch": (case.global_batch if strategy.single_process else case.device_batch, real.batch),
+        "batch": (case.micro_batch if strategy.single_process else case.device_batch, real.batch),
         "devices": (case.ranks if strategy.single_process else 1, real.devices_used),
         "world size": (case.devices if strategy.collective else 1, real.world_size),
     }
     if real.num_workers is not None:
         asked["num_workers"] = (case.num_workers, real.num_workers)
-    if case.backend is not None:
-        asked["backend"] = (case.backend, real.backend)
-    if case.prefetch_factor is not None:
-        asked["prefetch_factor"] = (case.prefetch_factor, real.prefetch_factor)
-    if case.persistent_workers is not None:
-        asked["persistent_workers"] = (case.persistent_workers, real.persistent_workers)
+    for name in SAME:
+        if (want := getattr(case, name)) != getattr(_DEFAULT, name):
+            asked[name] = (want, getattr(real, name))
+    if case.precision is not None:
+        asked["precision"] = (case.precision, real.precision)
+    if case.grad_accumulation > 1:
+        asked["grad_accumulation"] = (case.grad_accumulation, real.micro_batches)
+    if case.fused:
+        asked["fused"] = (True, real.fused)
     found = [
-        f"{name}: {want} asked for, {got} in effect" for name, (want, got) in asked.items() if want != got
+        f"{name}: {_word(want)} asked for, {_word(got)} in effect"
+        for name, (want, got) in asked.items()
+        if want != got
     ]
-    wrappers = WRAPPERS.get(case.strategy, ())
-    if wrappers and real.wrapper not in wrappers:
+    if strategy.wrappers and real.wrapper not in strategy.wrappers:
         found.append(f"{case.strategy} asked for, the model is a {real.wrapper}")
+    found += _optimizer(case, real)
+    found += _page_cache(case, real)
+    if case.compile is not False and not real.compiled_graphs:
+        found.append("compile asked for, torch.compile made no graph")
     if case.sync_bn and not real.sync_bn_layers:
         found.append("sync_bn asked for, no SyncBN layer in effect: the model has no BatchNorm")
     if case.pin_memory and not real.pinned:
         found.append("pin_memory asked for, not in effect")
     return found
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _optimizer(case: Case, real: Effective) -> list[str]:
+    """The optimizer's class, and that ZeRO is around it where it was asked for."""
+    want = OPTIMIZERS.get(case.optimizer or "")
+    zero = real.optimizer.startswith("ZeroRedundancyOptimizer(")
+    found = []
+    if want is not None and want != real.optimizer.removeprefix("ZeroRedundancyOptimizer(").rstrip(")"):
+        found.append(f"optimizer: {case.optimizer} asked for, {real.optimizer} in effect")
+    if zero != (case.strategy == "zero1"):
+        found.append(f"{case.strategy} asked for, the optimizer is a {real.optimizer}")
+    return found
+
+
+def _page_cache(case: Case, real: Effective) -> list[str]:
+    """Cold and warm as mincore saw it; nothing is said where it could not tell."""
+    share = real.page_cache_share
+    if share is None or case.page_cache is None:
+        return []
+    held = share <= COLD if case.page_cache == "cold" else share >= WARM
+    return (
+        []
+        if held
+        else [f"page_cache: {case.page_cache} asked for, {share:.0%} of the files' pages were cached"]
+    )
+
+
+def loss_mark(traces: Sequence[RankTrace]) -> str | None:
+    """Said where training has run away: such steps may take another time than those of a real training."""
+    return "loss is not finite" if any(trace.loss_finite is False for trace in traces) else None
 
 
 def busy_mark(telemetry: Mapping[str, Mapping[str, float | None]], cpus: int) -> str | None:
@@ -129,6 +177,13 @@ def busy_mark(telemetry: Mapping[str, Mapping[str, float | None]], cpus: int) ->
         return None
     others = (node - sum(own)) / 100
     return f"{BUSY}{others:.1f} of {cpus} CPUs" if others > MUCH_CPU else None
+
+
+def sync_bn_mark(traces: Sequence[RankTrace]) -> str | None:
+    """Said where a model's own SyncBN layers have no process group to go over, and compute plain BatchNorm."""
+    found = [trace.effective for trace in traces if trace.effective is not None]
+    alone = any(one.sync_bn_layers and one.backend is None for one in found)
+    return "SyncBN without a process group: plain BatchNorm" if alone else None
 
 
 def window_mark(window: Window | None) -> str | None:

@@ -11,37 +11,15 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from bench import plugins
 from bench.machine import own_python
 from bench.sampling import PERIOD_S, READINGS, Line, Watch
+from bench.series import Rows, TelemetrySummary, summarise
 
 STOP_S = 3.0  # a sampler stuck in a driver is not waited for
-
-Rows = dict[str, list[Any]]  # columns time_s (CLOCK_MONOTONIC), node, subject, measure, value
-
-
-class TelemetrySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Means and maxima by "subject/measure"; null with a reason where nothing was read."""
-
-    measures: dict[str, dict[str, float | None]] = {}  # -> {"mean": ..., "max": ...}
-    reasons: dict[str, str] = {}
-    readings: int = 0  # times at which anything but the sampler itself was read
-    span_s: float | None = None  # first to last reading
-
-    @property
-    def throttled(self) -> dict[str, list[str]]:
-        """By device: what held its clocks down at any time, idling aside."""
-        found: dict[str, list[str]] = {}
-        for key, stat in self.measures.items():
-            subject, _, measure = key.rpartition("/")
-            word = measure.removeprefix("throttle_")
-            if word != measure and word not in ("gpu_idle", "display_clocks") and stat["max"]:
-                found.setdefault(subject, []).append(word)
-        return found
 
 
 @dataclass(frozen=True)
@@ -61,6 +39,7 @@ class Telemetry:
         *,
         rank_pids: str | os.PathLike[str] | None = None,
         device_uuids: Iterable[str] = (),
+        device_reason: str | None = None,
         node: int = 0,
         period_s: float = PERIOD_S,
         samplers: Iterable[str] | None = None,
@@ -76,6 +55,7 @@ class Telemetry:
             engine_pgid=engine_pgid,
             rank_pids=None if rank_pids is None else str(rank_pids),
             device_uuids=tuple(device_uuids),
+            device_reason=device_reason,
             period_s=period_s,
             samplers=plugins.names("samplers") if samplers is None else tuple(samplers),
         )
@@ -159,30 +139,6 @@ def read_lines(path: Path, node: int) -> tuple[Rows, dict[str, str]]:
             for column, cell in zip(rows.values(), row, strict=True):
                 column.append(cell)
     return rows, reasons
-
-
-def summarise(
-    rows: Rows, reasons: dict[str, str], begin_s: float | None = None, end_s: float | None = None
-) -> TelemetrySummary:
-    """Mean and maximum of every measure, between two times of CLOCK_MONOTONIC where they are given."""
-    values: dict[str, list[float]] = {}
-    times = set()
-    for time_s, subject, measure, value in zip(
-        rows["time_s"], rows["subject"], rows["measure"], rows["value"], strict=True
-    ):
-        if (begin_s is None or time_s >= begin_s) and (end_s is None or time_s <= end_s):
-            if subject != "sampler":
-                times.add(time_s)
-            values.setdefault(f"{subject}/{measure}", []).extend([] if value is None else [value])
-    return TelemetrySummary(
-        measures={
-            key: {"mean": sum(seen) / len(seen) if seen else None, "max": max(seen, default=None)}
-            for key, seen in sorted(values.items())
-        },
-        reasons=dict(sorted(reasons.items())),
-        readings=len(times),
-        span_s=max(times) - min(times) if times else None,
-    )
 
 
 def write_parquet(path: Path, rows: Rows) -> None:

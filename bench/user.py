@@ -6,9 +6,11 @@ The classes and functions here load torch only when a workload is built.
 import importlib
 import os
 import pickle
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 from bench import plugins
 from bench.case import Case
 from bench.errors import UsageError
-from bench.options import check_options, option
+from bench.failures import HOPELESS, REMEDIES, classify
+from bench.options import check_model, check_options, model_plugin, option
+from bench.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from bench.workload import Sample, Workload
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 FORM = "package.module:factory, such as examples.my_training:build"
 
 
@@ -29,11 +34,14 @@ def workload(case: Case) -> "Workload":
 
     Raises UsageError for an unknown model, for options it does not have, and for a factory that fails.
     """
-    if ":" in case.model:
+    found = model_plugin(case.model)
+    if found is None:
         return load_factory(case.model)(case)
-    plugin: plugins.Model = plugins.load("models", case.model)
-    check_options("models", case.model, case.model_args, plugin.options)
-    return plugin.build(case)
+    check_model(case)
+    plugin, name = found
+    if name is None:
+        return plugin.build(case)
+    return _called(plugin.build, case, f"model {plugins.clip(case.model)!r}", "building it")
 
 
 def load_factory(spec: str) -> "Callable[[Case], Workload]":
@@ -48,7 +56,8 @@ def load_factory(spec: str) -> "Callable[[Case], Workload]":
         dotted = module_name.removesuffix(".py").strip("/").replace("/", ".")
         hint = f"; write {dotted}:{name}" if "/" in spec or ".py:" in spec else ""
         raise UsageError(f"{where}: a model of your own is named {FORM}{hint}")
-    module = _import(module_name, where)
+    with _same_devices(where, f"importing {module_name}"):
+        module = _import(module_name, where)
     if not hasattr(module, name):
         raise UsageError(f"{where}: {_file(module)} has no {name!r}; a function of the Case is needed there")
     factory = getattr(module, name)
@@ -56,7 +65,9 @@ def load_factory(spec: str) -> "Callable[[Case], Workload]":
         raise UsageError(f"{where}: {name} is a {type(factory).__name__}; a function of the Case is needed")
 
     def build(case: Case) -> "Workload":
-        return _checked(_called(factory, case, where), case, where)
+        with _same_devices(where, "the factory"):
+            made = _called(factory, case, where)
+        return _checked(made, case, where)
 
     return build
 
@@ -74,6 +85,19 @@ def check_picklable(made: "Workload", where: str = "workload") -> None:
                 f"{where}: {_culprit(name, value)} cannot be pickled, as loader workers need "
                 f"({_told(error)}): define it at the top level of a module, open files on first use"
             )
+
+
+@contextmanager
+def _same_devices(where: str, what: str) -> Iterator[None]:
+    """Raise UsageError for code that sets CUDA_VISIBLE_DEVICES: it would have no effect, and look as if it had."""
+    before = os.environ.get(VISIBLE)
+    yield
+    after = os.environ.get(VISIBLE)
+    if after != before:
+        raise UsageError(
+            f"{where}: {what} set {VISIBLE} to {after!r}: CUDA reads it once, when it starts, and a rank has"
+            " its device by then; set it in the shell, or use --devices"
+        )
 
 
 def _import(name: str, where: str) -> ModuleType:
@@ -97,7 +121,7 @@ def _file(module: ModuleType) -> str:
     return str(next(iter(places), module.__name__))
 
 
-def _called(factory: Callable[[Case], Any], case: Case, where: str) -> Any:
+def _called(factory: Callable[[Case], Any], case: Case, where: str, what: str = "the factory") -> Any:
     import torch
 
     try:
@@ -105,7 +129,7 @@ def _called(factory: Callable[[Case], Any], case: Case, where: str) -> Any:
     except (UsageError, MemoryError, torch.OutOfMemoryError):
         raise  # already one line; or a matter of the host, which the launch record names
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{where}: the factory raised {_told(error)}") from error
+        raise UsageError(f"{where}: {what} raised {_told(error)}") from error
 
 
 def _checked(made: Any, case: Case, where: str) -> "Workload":
@@ -157,12 +181,14 @@ def _image_sample(model: Any, case: Case) -> "Sample":
 
 
 def _told(error: BaseException) -> str:
-    """An exception in one line, with the user's line that it came from."""
-    text = plugins.clip(" ".join(str(error).split()), 160)
+    """An exception in one line, with the user's line that it came from, and what to do where that is known."""
+    text = re.sub(r"(?<!\.)\.$", "", plugins.clip(" ".join(str(error).split()), 160))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(os.getcwd())]
     own = [f for f in frames if not f.filename.startswith((os.path.dirname(__file__), sys.prefix))]
     place = f", {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
-    return f"{type(error).__name__}: {text}{place}"
+    reason = classify(type(error).__name__, str(error))
+    advice = did_you_mean(error) or (f"; {REMEDIES[reason]}" if reason in HOPELESS else "")
+    return f"{type(error).__name__}: {text}{place}{advice}"
 
 
 class _Nowhere:

@@ -12,7 +12,13 @@ from bench.case import Case
 from bench.measures import MISSING
 from bench.plugins import clip
 
-STRATEGIES = {"single": "no wrapper", "ddp": "DDP", "dp": "DataParallel"}
+STRATEGIES = {
+    "single": "no wrapper",
+    "ddp": "DDP",
+    "dp": "DataParallel",
+    "zero1": "ZeRO-1",
+    "fsdp": "FSDP",
+}
 NOT_SHOWN = {"strategy", "ranks", "nodes", "steps", "seed", "timeout_s"}
 
 
@@ -142,7 +148,9 @@ def _setting(field: str, value: Any) -> str:
             return f"batch {value}"
         case ("threads", int()):
             return plural(value, "thread")
-        case ("model" | "data" | "scaling", _):
+        case ("broadcast_buffers", _):
+            return "" if value else "buffers not sent"
+        case ("model" | "data" | "scaling", _) | ("precision", str()):
             return str(value)
         case (_, None | False):
             return ""

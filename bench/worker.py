@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import signal
@@ -20,15 +21,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench import guard, plugins, progress
-from bench.build import Source, effective, make_model, make_source, move
+from bench import binding, guard, plugins, progress, recipe
+from bench.build import Source, make_model, make_source, move
 from bench.errors import BenchError
 from bench.loop import CpuClock, EventClock, Training, timed_steps
 from bench.memory import MemoryWindow
 from bench.place import Place, backend_for, find_place
+from bench.profiler import write_trace
+from bench.readback import Witness, after_window, effective
 from bench.records import PHASES, Cut, Effective, Launch, RankMemory, RankTrace, Samples
+from bench.spelling import did_you_mean
 from bench.steady import find_cut
 from bench.user import workload as build_workload
+
+TRACE_STEPS = 3
 
 
 def run_rank(encoded: bytes) -> None:
@@ -74,8 +80,11 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     """Build what the case asks for and run its window; returns fields of a RankTrace."""
     case, started = launch.case, time.monotonic()
     strategy: plugins.Strategy = plugins.load("strategies", case.strategy)
-    _set_threads(case.threads or 1)
     place = find_place(launch, strategy)
+    if case.cpu_binding is not None:
+        binding.bind(case.cpu_binding, place.local_rank, strategy.processes(case), place.numa)
+    _set_threads(case.threads or 1)
+    recipe.set_precision(case)
 
     began = time.perf_counter()
     beat[progress.STATE] = progress.RENDEZVOUS
@@ -87,7 +96,7 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     torch.manual_seed(case.seed)  # equal on every rank: the same model
     workload = build_workload(case)
     model = make_model(case, workload, strategy, place)
-    optimizer = workload.optimizer(p for p in model.parameters() if p.requires_grad)
+    optimizer = recipe.make_optimizer(case, workload, strategy, model)
     built = time.perf_counter()
 
     torch.manual_seed(case.seed + 1 + place.rank)  # different on every rank: the data
@@ -97,25 +106,59 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     first = next(source.batches)  # makes the loader's iterator, and its workers
     loaded = time.perf_counter()
     facts = effective(case, strategy, place, model, optimizer, source, first)
+    witness = Witness(model, compiled=case.compile is not False)
 
-    training = Training(
-        model=model,
-        workload=workload,
-        optimizer=optimizer,
-        batches=_then(first, source),
-        to_device=lambda batch: move(batch, place.device, case.non_blocking),
+    batches = _then(first, source)
+    training = recipe.make_training(
+        case, workload, place, model, optimizer, batches, lambda batch: move(batch, place.device, case)
     )
+    compile_s = _compile(training, place, beat) if case.compile is not False else None
     window = _window(launch, place, training, beat, started + case.timeout_s)
-    chunks = getattr(model, "chunks", ())
-    if chunks:  # known only once a batch has been scattered
-        facts = msgspec.structs.replace(facts, chunks=tuple(chunks))
+    loss = _loss(training)
+    facts = after_window(facts, case, model, optimizer, training, source, witness)
+    if launch.traces is not None and _half_left(started, case.timeout_s, place):
+        _trace_steps(launch.traces, training, place, beat)
     return {
         "rendezvous_s": joined - began if strategy.collective else None,
         "build_s": built - joined,
         "first_batch_s": loaded - asked if source.loader is not None else None,
+        "compile_s": compile_s,
+        "last_loss": loss if loss is not None and math.isfinite(loss) else None,
+        "loss_finite": math.isfinite(loss) if loss is not None else None,
         "effective": facts,
         **_trace(window, place, source, facts),
     }
+
+
+def _loss(training: Training) -> float | None:
+    """The last micro-batch's loss, as the workload gave it."""
+    last = training.last_loss
+    return None if last is None else float(last.detach()) * training.micro_batches
+
+
+def _compile(training: Training, place: Place, beat: MutableSequence[int]) -> float:
+    """Seconds of the steps in which torch.compile works, before the window; its helpers end with them."""
+    beat[progress.STATE] = progress.COMPILING
+    began = time.perf_counter()
+    timed_steps(training, _clock(place), recipe.COMPILE_STEPS, _barrier(place), beat)
+    recipe.end_compile_workers()
+    beat[progress.MARKS] = 0
+    return time.perf_counter() - began
+
+
+def _half_left(started: float, limit_s: float, place: Place) -> bool:
+    """Whether every rank has half of its time limit left: a trace must not cost a finished window."""
+    spent_s = np.array([time.monotonic() - started])
+    return bool(_slowest(spent_s, place)[0] < limit_s / 2)
+
+
+def _trace_steps(folder: str, training: Training, place: Place, beat: MutableSequence[int]) -> None:
+    """Profiler traces are extra: what goes wrong with them is a warning, the window is kept."""
+    beat[progress.STATE] = progress.TRACING
+    try:
+        write_trace(training, place, TRACE_STEPS, _barrier(place), beat, Path(folder))
+    except (OSError, RuntimeError) as error:
+        warnings.warn(f"no profiler trace: {error}", stacklevel=1)
 
 
 def _then(first: Any, source: Source) -> Any:
@@ -273,7 +316,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         "status": "failed",
         "failed_ns": time.monotonic_ns(),
         "error_type": type(error).__name__,
-        "error": str(error)[:4000],
+        "error": (str(error) + did_you_mean(error))[:4000],
     }
 
 

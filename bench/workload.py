@@ -11,10 +11,15 @@ from torch.utils.data import Dataset
 
 @dataclass(frozen=True)
 class Sample:
-    """The shape of one training sample: input shape (no batch axis) and number of classes."""
+    """The shape of one training sample: input shape (no batch axis) and number of classes.
+
+    With `tokens` an input is a sequence of int64 ids, shape (T,), `classes` is the vocabulary, and the
+    targets are the ids that follow, one a position.
+    """
 
     shape: tuple[int, ...]
     classes: int
+    tokens: bool = False
 
 
 def classification_loss(model: nn.Module, batch: Any) -> Tensor:
@@ -23,9 +28,15 @@ def classification_loss(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), targets)
 
 
-def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def token_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Cross entropy over all positions: logits (batch, T, vocabulary) against target ids (batch, T)."""
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+
+def sgd(parameters: Iterable[nn.Parameter], fused: bool | None = None) -> torch.optim.Optimizer:
     """SGD, learning rate 0.01, momentum 0.9, weight decay 1e-4: the field's default."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4, fused=fused)
 
 
 def leading_size(batch: Any) -> int:

@@ -329,9 +329,9 @@ def gpus() -> Analysis:
         for rank in range(8)
     ]
     cells = [
-        cell(single, 1391.0),
+        cell(single, 1391.0, energy_per_sample_j=0.503),
         *(
-            cell(one, rate, efficiency=p.efficiency)
+            cell(one, rate, efficiency=p.efficiency, energy_per_sample_j=0.51 if one.nodes == 1 else None)
             for one, rate, p in zip(cases, rates, scaling.points, strict=True)
         ),
     ]

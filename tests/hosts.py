@@ -7,7 +7,7 @@ def cpu_host(cpus=2, backends=("gloo",)):
     """A host without accelerators."""
     return Host(
         hostname="cpu", cpus_counted=cpus, cpus_affinity=cpus, cpus_usable=cpus, backends=list(backends),
-        torch="2.13.0", shm_free_bytes=8 << 30, shm_total_bytes=8 << 30,
+        torch="2.13.0", compiler="g++", shm_free_bytes=8 << 30, shm_total_bytes=8 << 30,
     )  # fmt: skip
 
 
@@ -19,5 +19,5 @@ def gpu_host(devices=4, cpus=16):
     ]
     return Host(
         hostname="gpu", cpus_counted=cpus, cpus_affinity=cpus, cpus_usable=cpus, backends=["gloo", "nccl"],
-        torch="2.13.0", accelerator="cuda", devices=found,
+        torch="2.13.0", compiler="g++", accelerator="cuda", devices=found,
     )  # fmt: skip

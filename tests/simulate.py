@@ -243,6 +243,7 @@ def _effective(
         else case.backend or ("nccl" if accelerator else "gloo"),
         device=f"cuda:{rank}" if accelerator else "cpu",
         device_name="Simulated H" if accelerator else None,
+        device_uuids=_uuids(case, rank, ranks) if accelerator else (),
         devices_used=case.devices if ranks == 1 else 1,
         threads=case.threads or 1,
         interop_threads=1,
@@ -263,6 +264,10 @@ def _effective(
         precision="float32",
         weights_hash="c0ffee",
     )
+
+
+def _uuids(case: Case, rank: int, ranks: int) -> tuple[str, ...]:
+    return tuple(f"GPU-{i}" for i in range(case.devices)) if ranks == 1 else (f"GPU-{rank}",)
 
 
 def _stand_ins(case: Case, reference: bool) -> tuple[str, ...]:

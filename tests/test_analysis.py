@@ -678,3 +678,21 @@ def numbers(value: object):
             yield from numbers(part)
     elif isinstance(value, float):
         yield value
+
+
+def test_sharded_strategies_are_held_against_ddp_too(tmp_path: Path) -> None:
+    """With single or dp in the study their first level is the reference; what ZeRO and FSDP cost is said against DDP."""
+    names = ("dp", "ddp", "zero1", "fsdp")
+    analysis = analyse([simulate(tmp_path / "s", [Case(strategy=name, ranks=2) for name in names])])
+    pairs = {(one.a, one.b) for one in analysis.comparisons}
+    assert pairs == {("dp", "ddp"), ("dp", "zero1"), ("dp", "fsdp"), ("ddp", "zero1"), ("ddp", "fsdp")}
+
+
+def test_a_curve_with_ddp_options_has_the_plain_device_as_its_base(tmp_path: Path) -> None:
+    """A bucket size or a hook is DDP's: the single cell without it does the same work and is the base."""
+    cells = [SINGLE, ddp(2, bucket_cap_mb=1.0, comm_hook="fp16", broadcast_buffers=False)]
+    (curve,) = analyse([simulate(tmp_path / "s", cells)]).curves
+    assert curve.base_cell == SINGLE.id
+    other = [Case(precision="bf16"), ddp(2)]
+    (curve,) = analyse([simulate(tmp_path / "other", other)]).curves
+    assert curve.base_cell != other[0].id

@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import Dataset  # noqa: E402
 
 from bench import plugins  # noqa: E402
-from bench.build import make_source, move, tensor_bytes, weights_hash  # noqa: E402
+from bench.build import make_source, move, tensor_bytes  # noqa: E402
 from bench.case import Case  # noqa: E402
 from bench.errors import UsageError  # noqa: E402
 from bench.place import Place  # noqa: E402
+from bench.readback import weights_hash  # noqa: E402
 from bench.worker import _counts, _Window  # noqa: E402
 from bench.workload import Workload, leading_size  # noqa: E402
 from tests.traces import effective  # noqa: E402
@@ -124,11 +125,23 @@ def test_batches_of_every_kind_are_moved():
     Pair = namedtuple("Pair", "x y")
     device = torch.device("meta")
     moved = move(
-        {"a": torch.ones(2), "b": [torch.ones(1), Pair(torch.ones(1), "word")], "c": 3}, device, False
+        {"a": torch.ones(2), "b": [torch.ones(1), Pair(torch.ones(1), "word")], "c": 3}, device, Case()
     )
     assert moved["a"].device == moved["b"][0].device == moved["b"][1].x.device == device
     assert (moved["b"][1].y, moved["c"]) == ("word", 3)
-    assert move(Own(), device, True) == ("moved", "meta", True)
+    assert move(Own(), device, Case(non_blocking=True)) == ("moved", "meta", True)
+
+
+def test_images_move_channels_last_where_asked():
+    """Only tensors of four dimensions have such a layout; the others stay as they are."""
+    images, labels = move(
+        (torch.ones(2, 3, 4, 4), torch.ones(2)), torch.device("cpu"), Case(channels_last=True)
+    )
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.shape == (2,)
+    assert not move(images.contiguous(), torch.device("cpu"), Case()).is_contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 def test_samples_of_a_batch_are_its_first_dimension():

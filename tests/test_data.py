@@ -4,11 +4,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench import plugins
 from bench.case import Case
 from bench.data.photos import ensure_photos
+from bench.data.tokens import ensure_tokens
 from bench.errors import UsageError
 from bench.options import data_plugin
 
@@ -17,6 +19,7 @@ Image = pytest.importorskip("PIL.Image")
 Sample = pytest.importorskip("bench.workload").Sample
 
 IMAGE = Sample((3, 32, 32), 10)
+TEXT = Sample((16,), 100, tokens=True)
 
 
 @pytest.fixture
@@ -202,6 +205,108 @@ def test_damaged_image_is_named(images):
     (images / "dog" / "1.JPG").write_bytes(b"not a picture")
     with pytest.raises(UsageError, match=r"cannot read the image .*1\.JPG .*repair or remove it"):
         make(Case(data=f"imagefolder:{images}"))[1]
+
+
+def test_tokens_are_written_once_with_the_same_bytes_for_a_seed(cache, tmp_path, monkeypatch):
+    """A second call reads the cache; another cache gets the same file; another seed gets another."""
+    file = ensure_tokens(3000)
+    written, changed = file.read_bytes(), file.stat().st_mtime_ns
+    assert ensure_tokens(3000) == file == cache / "tokens-v1-0-3000.bin" and len(written) == 6000
+    assert file.stat().st_mtime_ns == changed and ensure_tokens(3000, seed=1).read_bytes() != written
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert ensure_tokens(3000) != file and ensure_tokens(3000).read_bytes() == written
+
+
+def test_tokens_follow_the_law_of_zipf(cache):
+    """The frequency of an id is that of the first over its rank, and the rarest are there too."""
+    ids = torch.from_numpy(np.fromfile(ensure_tokens(1_500_000), "<u2").astype(np.int64))
+    counts = torch.bincount(ids, minlength=2**16)
+    for rank, near in ((1, 0), (2, 0), (9, 0), (99, 5), (999, 50)):
+        around = counts[rank - near : rank + near + 1].float().mean()
+        assert around == pytest.approx(counts[0].item() / (rank + 1), rel=0.1), rank
+    assert ids.max() > 65_000
+
+
+def test_tokens_interrupted_or_written_twice_leave_whole_files_only(cache, monkeypatch):
+    """Two that write at once leave one file; a failure in the middle leaves none, and no scratch file."""
+    with ThreadPoolExecutor(2) as pool:
+        files = list(pool.map(lambda _: ensure_tokens(2000), range(2)))
+    assert files[0] == files[1] and [path.name for path in cache.iterdir()] == ["tokens-v1-0-2000.bin"]
+
+    def fail(file, tokens, seed):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench.data._zipf.write_tokens", fail)
+    with pytest.raises(KeyboardInterrupt):
+        ensure_tokens(4000)
+    assert [path.name for path in cache.iterdir()] == ["tokens-v1-0-2000.bin"]
+
+
+def test_tokens_are_windows_side_by_side_in_turn(cache):
+    """Item i is window i modulo their number; a target is the id that follows; ids stay below the vocabulary."""
+    case = Case(data="tokens", data_args={"tokens": 65, "length": 9})
+    made, ids = make(case, TEXT), np.fromfile(ensure_tokens(65), "<u2").astype(np.int64) % 100
+    assert (len(made), made.windows) == (9, 4)
+    for index in range(9):
+        start = index % 4 * 16
+        assert made[index][0].tolist() == ids[start : start + 16].tolist()
+        assert made[index][1].tolist() == ids[start + 1 : start + 17].tolist()
+
+
+def test_token_errors_say_what_to_do(cache, tmp_path, monkeypatch):
+    """A model of images, a file too short for a sequence, one cut short, a cache that cannot be written."""
+    with pytest.raises(
+        UsageError, match=r"gives token ids and the model takes \(3, 32, 32\): choose a token"
+    ):
+        make(Case(data="tokens", data_args={"tokens": 100}))
+    with pytest.raises(UsageError, match=r"16 tokens do not hold a sequence of 16 and its targets: raise"):
+        make(Case(data="tokens", data_args={"tokens": 16}), TEXT)
+    made, file = make(Case(data="tokens", data_args={"tokens": 100}), TEXT), ensure_tokens(100)
+    file.write_bytes(file.read_bytes()[:150])
+    with pytest.raises(UsageError, match=r"tokens-v1-0-100\.bin was cut short: remove it"):
+        made[5]
+    with pytest.raises(UsageError, match=r"tokens-v1-0-100\.bin has 150 bytes of 200: remove it"):
+        ensure_tokens(100)
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match=r"cannot write .*: set XDG_CACHE_HOME to a folder that can be"):
+        ensure_tokens(100)
+
+
+def test_image_data_refuses_a_model_of_tokens(cache):
+    """Photographs are no ids, whatever the shape of the sequence."""
+    with pytest.raises(UsageError, match=r"data 'photos' gives square colour images"):
+        make(Case(data="photos", data_args={"files": 1}), TEXT)
+
+
+def test_files_are_prepared_before_the_study_without_torch(cache):
+    """What takes long the first time is made from a case alone, where torch is not."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['torch'] = None; from bench.case import Case; from bench import plugins\n"
+        "for name, args in (('tokens', {'tokens': 50}), ('photos', {'files': 1}), ('synthetic', {})):\n"
+        "    plugins.load('data', name).prepare(Case(data=name, data_args=args))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+    assert sorted(path.name for path in cache.iterdir()) == ["photos-v1-0-1", "tokens-v1-0-50.bin"]
+
+
+def test_a_study_prepares_the_files_of_the_cells_that_run(cache):
+    """Files of cells that are skipped are not made."""
+    from bench.begin import prepare
+    from bench.plan import Plan
+    from bench.records import Cell
+
+    cases = [Case(data="tokens", data_args={"tokens": count}) for count in (50, 60)]
+    cells = tuple(
+        Cell(id=case.id, case=case, suite="s", skipped=skipped)
+        for case, skipped in zip(cases, (None, "no room"), strict=True)
+    )
+    prepare(Plan(suites=("s",), cells=cells, factors={}, estimates={}))
+    assert [path.name for path in cache.iterdir()] == ["tokens-v1-0-50.bin"]
 
 
 def test_synthetic_items_follow_from_index_and_seed():

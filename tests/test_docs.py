@@ -11,7 +11,7 @@ import pytest
 from bench import plugins, suite
 from bench.answers import Verdict
 from bench.case import Case
-from bench.failures import PATTERNS, REMEDIES
+from bench.failures import HOPELESS, PATTERNS, REMEDIES
 from bench.records import (
     PHASES,
     Cut,
@@ -23,7 +23,6 @@ from bench.records import (
     StudyHeader,
     Window,
 )
-from bench.study import HOPELESS
 from tests.hosts import cpu_host, gpu_host
 
 ROOT = Path(__file__).parents[1]
@@ -107,9 +106,29 @@ def test_make_targets_named_exist(page):
             assert set(targets) <= listed, span
 
 
-def test_the_example_shown_is_the_example_that_runs():
-    """The code in bring-your-own.md is examples/my_training.py, to the letter."""
-    assert blocks(text("bring-your-own.md"), "python") == [(ROOT / "examples/my_training.py").read_text()]
+def test_the_examples_shown_are_the_examples_that_run():
+    """The code in bring-your-own.md is that in examples/, to the letter."""
+    names = ("my_model", "my_training", "train_ddp", "from_train")
+    shown = blocks(text("bring-your-own.md"), "python")
+    assert shown == [(ROOT / f"examples/{name}.py").read_text() for name in names]
+
+
+def after(change, source):
+    """A file with a block of diff applied; every part of it must stand there exactly once."""
+    for hunk in change.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] in signs) for signs in (" -", " +"))
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+def test_the_change_shown_fits_the_script_shown():
+    """The lines that watch a loop go into examples/train_ddp.py, and the result compiles."""
+    (change,) = blocks(text("bring-your-own.md"), "diff")
+    changed = after(change, (ROOT / "examples/train_ddp.py").read_text())
+    compile(changed, "train_ddp.py", "exec")
+    assert "watched.loader(loader)" in changed
 
 
 def test_workload_fields_are_all_explained():
@@ -200,9 +219,9 @@ def test_every_column_of_the_tables_of_cells_is_explained():
     """numbers.md has each column of the report's table, in its order, and each of cells.csv that is no setting."""
     from bench.report_facts import cell_rows
     from bench.report_tables import cells
-    from tests.analysis_samples import study
+    from tests.analysis_samples import gpus
 
-    analysis = study()
+    analysis = gpus()
     part = section(text("numbers.md"), "## The table of all cells")
     titles = [column.title for column in cells(analysis, {c.cell: c.cell for c in analysis.cells}).columns]
     shown = [title for row in rows(part) for title in re.split(r", (?!ms|reason)", row[0]) if title]

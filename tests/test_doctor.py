@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from bench.hints import Hint
-from bench.machine import Device, Host, Link, Nic
+from bench.machine import Device, Host, Link, Nic, Port
 from bench.verbs import doctor
 
 GPUS = [
@@ -35,8 +35,12 @@ RICH_HOST = Host(
     shm_free_bytes=60 << 20,
     fd_soft=1024,
     nics=[
-        Nic(name="eth0", speed_mbit=100_000, up=True, address="10.0.0.1", loopback=False),
+        Nic(name="eth0", speed_mbit=100_000, up=True, address="10.0.0.1", loopback=False, kind="ethernet"),
         Nic(name="lo", speed_mbit=None, up=True, address="127.0.0.1", loopback=True),
+    ],
+    ports=[
+        Port(device="mlx5_0", port=1, state="ACTIVE", rate="200 Gb/sec (4X HDR)", link_layer="InfiniBand"),
+        Port(device="mlx5_1", port=1),
     ],
     torch="2.13.0",
     cuda="13.0",
@@ -66,7 +70,10 @@ def test_everything_that_matters_is_printed() -> None:
         "governor powersave",
         "60.0 MiB free of 64.0 MiB",
         "1,024 (hard limit: no limit)",
-        "eth0: 10.0.0.1, up, 100,000 Mbit/s",
+        "eth0: 10.0.0.1, up, ethernet, 100,000 Mbit/s",
+        "mlx5_0 port 1: InfiniBand, ACTIVE, 200 Gb/sec (4X HDR)",
+        "mlx5_1 port 1: link not known, state not known, rate not known",
+        "3 devices over NVML, by UUID",
         "lo: 127.0.0.1, up, loopback",
         "torch 2.13.0",
         "driver 580.1, CUDA or ROCm 13.0, NCCL 2.29.7",
@@ -78,6 +85,29 @@ def test_everything_that_matters_is_printed() -> None:
         "-> docker: --shm-size=8g",
     ):
         assert fact in page
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("2,0,1", "cuda:0 is device 2, cuda:1 is device 0, cuda:2 is device 1"),
+        ("GPU-52,GPU-9", "cuda:0 is GPU-52, cuda:1 is GPU-9"),
+        ("0,-1,2", "cuda:0 is device 0; -1 ends the list, and what follows it is ignored: 2"),
+        ("0,0", "no device; 0 stands there twice"),
+        ("", "CUDA_VISIBLE_DEVICES=: no device"),
+    ],
+)
+def test_what_visible_devices_mean_here_is_said(value: str, says: str) -> None:
+    """Which name became which device, in their order, and what of the variable is ignored."""
+    shown = msgspec.structs.replace(RICH_HOST, variables={"CUDA_VISIBLE_DEVICES": value})
+    assert f"{says}\n" in "\n".join(doctor.text(shown, [], 200))
+
+
+def test_devices_that_are_not_watched_are_said_with_the_reason() -> None:
+    """On ROCm the page says in one line what is not measured beside the ranks, and nothing of NVML's UUIDs."""
+    page = " ".join(" ".join(doctor.text(msgspec.structs.replace(RICH_HOST, rocm="6.4"), [], 110)).split())
+    assert "Telemetry ROCm: no NVML; amd-smi is not read by this version" in page
+    assert "over NVML" not in page
 
 
 def test_equal_links_are_said_once() -> None:

@@ -18,6 +18,7 @@ from bench.failures import REMEDIES
 from bench.findings import TABLE
 from bench.records import LaunchRecord
 from bench.summary import BUSY
+from bench.watch_checks import MISTAKES
 from tests.simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
 
 SINGLE = Case()
@@ -131,6 +132,38 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         {"change": only(SINGLE, lambda r: msgspec.structs.replace(r, marks=(f"{BUSY}0.9 of 2 CPUs",)))},
         r"busy host: other processes used 0\.9 of 2 CPUs",
     ),
+    "ecc-errors": (
+        [ddp(2)],
+        CLEAN | {"change": lambda r: failed(seen_of("GPU-1", ecc_uncorrected=2.0)(r))},
+        r"^2 uncorrected memory errors on cuda:1$",
+    ),
+    "foreign-process": (
+        [SINGLE, ddp(2)],
+        CLEAN
+        | {"change": lambda r: seen_of("GPU-1", foreign_processes=1.0, foreign_memory_bytes=3.0 * 2**30)(r)},
+        r"^1 process of others computed on cuda:1 and held 3\.00 GiB of it",
+    ),
+    "rank-on-two-devices": (
+        [ddp(4)],
+        CLEAN
+        | {"change": lambda r: seen_of("GPU-0", rank_0_memory_bytes=9e9, rank_3_memory_bytes=725.0 * MIB)(r)},
+        r"^rank 3 also holds 725 MiB on cuda:0$",
+    ),
+    "clocks-throttled": (
+        [ddp(2)],
+        CLEAN
+        | {
+            "change": lambda r: seen_of(
+                "GPU-1", throttle_hw_slowdown=0.4, throttle_hw_thermal_slowdown=0.4, sm_clock_mhz=1230.0
+            )(r)
+        },
+        r"^cuda:1: clocks held down by heat for 40\.0 % of the window$",
+    ),
+    "clocks-limited": (
+        [SINGLE],
+        CLEAN | {"change": lambda r: seen_of("GPU-0", throttle_sw_power_cap=0.62)(r)},
+        r"^cuda:0: clocks held down by the power limit for 62\.0 % of the window$",
+    ),
     "unsteady": (
         [SINGLE, ddp(2)],
         {"change": only(SINGLE, lambda r: rewindow(r, "unsteady"))},
@@ -205,15 +238,57 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         },
         r"^num_workers 4 gives 180 samples/s; more workers give no more",
     ),
+    "loss-not-finite": (
+        [SINGLE, ddp(2)],
+        {"change": only(SINGLE, lambda r: msgspec.structs.replace(r, marks=("loss is not finite",)))},
+        r"^the loss of single on 1 device, batch 16 a device, resnet-small on device is not finite$",
+    ),
+    "compile-time": (
+        [SINGLE, Case(compile=True)],
+        {
+            "spread": 0.0,
+            "step_s": lambda case: 0.08 if case.compile else 0.1,
+            "change": only(
+                Case(compile=True),
+                lambda r: msgspec.structs.replace(each_rank(r, "effective", graph_breaks=3), compile_s=20.0),
+            ),
+        },
+        r"^torch\.compile took 20\.0 s before the window of single on .*, compile on, with 3 graph breaks$",
+    ),
+    "state-split": (
+        [ddp(2), Case(strategy="zero1", ranks=2)],
+        {
+            "change": lambda r: each_rank(
+                r,
+                "effective",
+                parameter_bytes=40 * MIB,
+                optimizer_state_bytes=(20 if r.requested.strategy == "zero1" else 40) * MIB,
+            )
+        },
+        r"^zero1 on 2 ranks, .*: a rank holds 60\.0 MiB of parameters and optimizer state, 80\.0 MiB under ddp$",
+    ),
     "steady-assumed": ([SINGLE], {"change": lambda r: rewindow(r, "assumed")}, "steady state assumed"),
     "rank-warnings": (
         [ddp(2)],
         {"change": lambda r: rewarn(r, "find_unused_parameters=True not needed")},
         r"^ranks were warned: find_unused_parameters=True not needed$",
     ),
+    "watch-sees": (
+        [ddp(2)],
+        {"change": lambda r: rewarn(r, MISTAKES["no-step"].text(steps=60))},
+        "^watch sees: no optimizer stepped in 60 steps: nothing is learnt$",
+    ),
     "not-run": ([SINGLE], {"change": lambda record: None}, "1 cell of the plan did not run"),
     "quick-study": ([SINGLE], {"quick": True}, "one launch a cell, so no intervals and no verdicts"),
 }
+
+
+def seen_of(uuid: str, **measures: float | None) -> Change:
+    """Telemetry of one device over the window: its mean and maximum, and its total, are the value."""
+    telemetry = {
+        f"{uuid}/{name}": {"mean": value, "max": value, "total": value} for name, value in measures.items()
+    }
+    return lambda record: msgspec.structs.replace(record, telemetry=telemetry)
 
 
 def slower(record: LaunchRecord, factor: float) -> LaunchRecord:
@@ -231,6 +306,38 @@ def rewarn(record: LaunchRecord, text: str) -> LaunchRecord:
     return msgspec.structs.replace(record, ranks=ranks)
 
 
+@pytest.mark.parametrize(
+    ("measures", "code"),
+    [
+        ({"foreign_processes": 0.0, "foreign_memory_bytes": 0.0}, "foreign-process"),
+        ({"foreign_processes": None, "foreign_memory_bytes": None}, "foreign-process"),
+        ({"rank_0_memory_bytes": 9e9}, "rank-on-two-devices"),
+        ({"ecc_uncorrected": 0.0, "ecc_corrected": 9.0}, "ecc-errors"),
+        ({"throttle_gpu_idle": 0.9, "throttle_hw_slowdown": 0.001}, "clocks-throttled"),
+        ({"throttle_hw_thermal_slowdown": None, "throttle_sw_power_cap": None}, "clocks-throttled"),
+        ({"throttle_sw_power_cap": 0.05}, "clocks-limited"),
+    ],
+)
+def test_a_device_without_that_fault_has_no_such_finding(
+    tmp_path: Path, measures: dict[str, float | None], code: str
+) -> None:
+    """None, null, idle clocks, corrected errors, and a rank's memory on its own device are nothing to report."""
+    assert code not in found(tmp_path, [SINGLE], **CLEAN | {"change": seen_of("GPU-0", **measures)})
+
+
+def test_a_device_that_no_rank_used_is_not_reported(tmp_path: Path) -> None:
+    """What others do on a device beside the study, or how warm it gets, changes none of its numbers."""
+    busy = seen_of("GPU-5", foreign_processes=2.0, throttle_hw_thermal_slowdown=1.0)
+    codes = found(tmp_path, [SINGLE], **CLEAN | {"change": busy})
+    assert not {"foreign-process", "clocks-throttled"} & codes.keys()
+
+
+def test_a_slice_is_recognised_by_either_prefix(tmp_path: Path) -> None:
+    """Ranks name a MIG slice as torch does, with a card's prefix; telemetry names it as NVML does."""
+    change = seen_of("MIG-0", foreign_processes=1.0)
+    assert "foreign-process" in found(tmp_path, [SINGLE], **CLEAN | {"change": change})
+
+
 @pytest.mark.parametrize("code", SEEN)
 def test_each_finding_is_seen_where_its_cause_is(tmp_path: Path, code: str) -> None:
     """The cause is there: the finding is made, worded as it should be, with a remedy."""
@@ -239,6 +346,25 @@ def test_each_finding_is_seen_where_its_cause_is(tmp_path: Path, code: str) -> N
     assert code in findings
     assert re.search(message, findings[code].message), findings[code].message
     assert len(findings[code].remedy) > 10
+
+
+def test_compilation_says_when_it_has_paid(tmp_path: Path) -> None:
+    """20 s of compilation and 20 ms a step saved: worth it after 1,000 steps; saved nothing: no such claim."""
+    cells, fields, _ = SEEN["compile-time"]
+    assert (
+        found(tmp_path, cells, **fields)["compile-time"].remedy
+        == "worth it for trainings of more than some 1,000 steps"
+    )
+    same = fields | {"step_s": lambda case: 0.1}
+    assert "worth it" not in found(tmp_path / "same", cells, **same)["compile-time"].remedy
+
+
+def test_what_a_watch_saw_has_its_own_remedy_and_is_no_warning_of_a_rank(tmp_path: Path) -> None:
+    """It is said once, and what to do is what the table of mistakes says."""
+    text = MISTAKES["no-step"].text(steps=60)
+    seen = found(tmp_path, [ddp(2)], change=lambda r: rewarn(r, text))
+    assert seen["watch-sees"].remedy == MISTAKES["no-step"].remedy
+    assert "rank-warnings" not in seen
 
 
 def test_broken_lines_are_a_finding(tmp_path: Path) -> None:

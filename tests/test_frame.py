@@ -13,7 +13,7 @@ from bench import frame
 from bench.case import Case
 from bench.records import LaunchRecord
 from bench.store import Store
-from tests.simulate import each_rank, failed, launch_record, simulate
+from tests.simulate import GPU_HOST, each_rank, failed, launch_record, simulate
 
 SINGLE, DDP = Case(), Case(strategy="ddp", ranks=2)
 
@@ -105,6 +105,29 @@ def test_missing_is_not_zero(tmp_path: Path) -> None:
     assert lost["first_rank"] == 1
     kept = table[table["cell"] == DDP.id].iloc[0]
     assert kept["reason"] is None
+
+
+@pytest.mark.parametrize(
+    ("told", "energy"),
+    [
+        ({"GPU-0": 3600.0, "GPU-1": 3600.0, "GPU-5": 1e9}, 7200 / (32 * 45)),
+        ({"MIG-0": 3600.0, "MIG-1": 0.0}, 3600 / (32 * 45)),
+        ({"GPU-0": 3600.0, "GPU-1": None}, math.nan),
+        ({"GPU-0": 3600.0}, math.nan),
+        ({}, math.nan),
+    ],
+)
+def test_energy_a_sample_is_of_all_devices_of_the_ranks(
+    tmp_path: Path, told: dict[str, float | None], energy: float
+) -> None:
+    """Joules of every device in use over the samples of the window; one that does not say leaves it missing."""
+    telemetry = {f"{uuid}/energy_j": {"total": joules} for uuid, joules in told.items()}
+    store = simulate(
+        tmp_path / "s", [DDP], blocks=1, host=GPU_HOST,
+        change=lambda record: msgspec.structs.replace(record, telemetry=telemetry),
+    )  # fmt: skip
+    row = frame.launches([store]).iloc[0]
+    assert row["energy_per_sample_j"] == pytest.approx(energy, nan_ok=True)
 
 
 def test_a_study_without_a_launch_has_the_same_columns(tmp_path: Path, store: Store) -> None:

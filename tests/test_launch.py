@@ -2,6 +2,7 @@
 
 from bench import launch as launching
 from bench.case import Case
+from bench.progress import BUILDING, WINDOW
 from bench.records import Ended, Launch, Outcome
 from tests.traces import trace
 
@@ -37,7 +38,7 @@ def test_ranks_that_finished_but_did_not_end_count_as_good():
 
 def test_a_hang_on_cpu_names_the_rank_that_is_behind():
     """Fewer marks in the same state: that rank is waited for."""
-    outcome = Outcome(timed_out=True, marks_passed=(40, 37), states=(3, 3), stopped=(False, False))
+    outcome = Outcome(timed_out=True, marks_passed=(40, 37), states=(WINDOW, WINDOW), stopped=(False, False))
     found = judge(outcome, [])
     assert (found.reason, found.first_rank) == ("hang", 1)
     assert "rank 1 is furthest behind (rank 0 in window, rank 1 in window)" in found.detail
@@ -48,9 +49,9 @@ def test_a_hang_on_a_device_is_not_blamed_on_host_marks():
     import msgspec
 
     launch = msgspec.structs.replace(LAUNCH, device_kind="cuda")
-    outcome = Outcome(timed_out=True, marks_passed=(37, 40), states=(3, 3), stopped=(False, False))
+    outcome = Outcome(timed_out=True, marks_passed=(37, 40), states=(WINDOW, WINDOW), stopped=(False, False))
     assert judge(outcome, [], launch=launch).first_rank is None
-    behind = Outcome(timed_out=True, marks_passed=(0, 40), states=(2, 3), stopped=(False, False))
+    behind = Outcome(timed_out=True, marks_passed=(0, 40), states=(BUILDING, WINDOW), stopped=(False, False))
     assert judge(behind, [], launch=launch).first_rank == 0
 
 
@@ -58,7 +59,7 @@ def test_a_failure_of_its_own_outranks_the_time_limit():
     """A rank that raised and peers that then waited to the limit: the exception is the cause."""
     broken = trace(1, status="failed", error_type="ValueError", error="planted", failed_ns=7, cut=None)
     outcome = Outcome(
-        timed_out=True, marks_passed=(5, 5), states=(3, 3), stopped=(False, False), ranks=(ended(0, -9, 9, True), ended(1, 1, 8)),
+        timed_out=True, marks_passed=(5, 5), states=(WINDOW, WINDOW), stopped=(False, False), ranks=(ended(0, -9, 9, True), ended(1, 1, 8)),
     )  # fmt: skip
     found = judge(outcome, [broken])
     assert (found.reason, found.first_rank) == ("exception", 1)

@@ -1,5 +1,6 @@
 """Which cells can run, and why not."""
 
+import msgspec
 import pytest
 
 from bench import legal
@@ -25,7 +26,15 @@ def reason(case, context=CPU):
         (Case(data="photos", prefetch_factor=4), "prefetch_factor needs num_workers > 0"),
         (Case(data="device", num_workers=2), "data 'device' has no loader: num_workers has no effect"),
         (Case(data="device", pin_memory=True), "data 'device' has no loader: pin_memory has no effect"),
-        (Case(model="mlp", data="photos"), "data 'photos' gives images, mlp takes none"),
+        (
+            Case(model="mlp", data="photos"),
+            "data 'photos' gives images, mlp takes neither images nor token ids",
+        ),
+        (Case(model="gpt2", data="photos"), "data 'photos' gives images, gpt2 takes token ids"),
+        (Case(model="vit", data="tokens"), "data 'tokens' gives token ids, vit takes images"),
+        (Case(model="paced", data="tokens"), "data 'tokens' gives token ids, paced takes neither"),
+        (Case(model="hf:gpt2", data="own"), "needs a model of your own"),
+        (Case(strategy="ddp", model="vit", sync_bn=True), "sync_bn: vit has no BatchNorm layer"),
         (Case(model="mlp", data="own"), "needs a model of your own"),
         (
             Case(strategy="ddp", ranks=3, batch=8, scaling="strong"),
@@ -34,6 +43,37 @@ def reason(case, context=CPU):
         (Case(strategy="ddp", ranks=2, backend="nccl"), "backend nccl: not in this torch (has: gloo)"),
         (Case(strategy="single", backend="gloo"), "backend gloo: single has no process group"),
         (Case(strategy="ddp", nodes=2), "several nodes are not supported"),
+        (Case(bucket_cap_mb=5.0), "bucket_cap_mb is DistributedDataParallel's: single has none"),
+        (
+            Case(strategy="dp", ranks=2, comm_hook="fp16"),
+            "comm_hook is DistributedDataParallel's: dp has none",
+        ),
+        (
+            Case(strategy="fsdp", broadcast_buffers=False),
+            "broadcast_buffers is DistributedDataParallel's: fsdp",
+        ),
+        (
+            Case(strategy="ddp", static_graph=True, grad_accumulation=2),
+            "static_graph does not go with grad_accumulation",
+        ),
+        (Case(strategy="ddp", comm_hook="bf16"), "comm_hook bf16 needs nccl or xccl"),
+        (Case(precision="tf32"), "precision tf32 needs CUDA devices (Ampere or later), this host has cpu"),
+        (Case(model="mlp", channels_last=True), "channels_last is a layout of images: mlp takes none"),
+        (Case(strategy="dp", ranks=2, compile=True), "torch.compile does not go with dp"),
+        (Case(fused=True), "fused needs optimizer = sgd or adamw"),
+        (Case(page_cache="cold"), "page_cache: data 'device' reads no files"),
+        (
+            Case(strategy="ddp", ranks=4, cpu_binding="cores"),
+            "cpu_binding cores: 4 ranks on 2 CPUs, a rank needs one of its own",
+        ),
+        (
+            Case(scaling="strong", batch=8, grad_accumulation=3),
+            "a batch of 8 does not divide into 3 micro-batches",
+        ),
+        (
+            Case(strategy="ddp", ranks=2, scaling="strong", batch=6, grad_accumulation=2),
+            "a global batch of 3 does not divide over 2 ranks",
+        ),
     ],
 )
 def test_illegal_cells_are_skipped_with_the_reason(case, says):
@@ -49,12 +89,52 @@ def test_illegal_cells_are_skipped_with_the_reason(case, says):
         Case(strategy="dp", ranks=2),
         Case(data="photos", num_workers=2, persistent_workers=True, prefetch_factor=4, pin_memory=True),
         Case(strategy="ddp", ranks=2, backend="gloo"),
+        Case(strategy="zero1", ranks=2, comm_hook="powersgd", bucket_cap_mb=1.0, grad_accumulation=2),
+        Case(strategy="fsdp", ranks=2, sync_bn=True, compile=True, precision="fp16"),
+        Case(channels_last=True, compile="max-autotune", optimizer="adamw", fused=True),
+        Case(data="photos", page_cache="cold", cpu_binding="numa", precision="fp32"),
+        Case(strategy="ddp", ranks=2, cpu_binding="cores", static_graph=True, find_unused_parameters=True),
         Case(strategy="ddp", ranks=2, batch=8, scaling="strong"),
+        Case(model="vit", data="photos"),
+        Case(model="gpt2", data="tokens"),
+        Case(model="gpt-small", data="synthetic"),
     ],
 )
 def test_legal_cells_are_not_skipped(case):
     """What torch can do here is allowed; SyncBN and DataParallel have their reference on CPU."""
     assert reason(case) is None
+
+
+def test_what_a_built_model_takes_decides_over_its_data():
+    """A model that is built to be looked at gets images if it takes images, token ids if it takes those."""
+    images = legal.Brought(has_sample=True, image=True)
+    tokens = legal.Brought(has_sample=True, tokens=True)
+    for model in ("hf:any", "my.model:build"):
+        for data, fits, other in (("photos", images, tokens), ("tokens", tokens, images)):
+            case = Case(model=model, data=data)
+            assert legal.why_not(case, legal.Context(host=cpu_host(), brought=fits)) is None
+            assert f"{model} takes" in legal.why_not(case, legal.Context(host=cpu_host(), brought=other))
+
+
+def test_what_one_model_brings_is_not_taken_for_that_of_the_next():
+    """A built-in model is judged by its plug-in, whatever was found in the model before it."""
+    context = legal.Context(host=cpu_host(), brought=legal.Brought(has_sample=True, tokens=True))
+    assert legal.why_not(Case(model="resnet-small", data="photos"), context) is None
+    assert "vit takes images" in legal.why_not(Case(model="vit", data="tokens"), context)
+
+
+def test_what_needs_cuda_is_legal_there():
+    """TF32 and the bf16 hook on a host with CUDA devices; the hook not over gloo."""
+    gpu = legal.Context(host=gpu_host())
+    assert reason(Case(precision="tf32"), gpu) is None
+    assert reason(Case(strategy="ddp", ranks=2, comm_hook="bf16"), gpu) is None
+    assert "needs nccl" in reason(Case(strategy="ddp", ranks=2, comm_hook="bf16", backend="gloo"), gpu)
+
+
+def test_compiling_needs_a_compiler():
+    """Without a C++ compiler a compiled cell is skipped before the study, not failed after a minute."""
+    bare = legal.Context(host=msgspec.structs.replace(cpu_host(), compiler=None))
+    assert "needs a C++ compiler" in reason(Case(compile=True), bare)
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones():

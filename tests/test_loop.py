@@ -8,10 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench.loop import MARKS, CpuClock, EventClock, Training, timed_steps  # noqa: E402
+from bench.case import Case  # noqa: E402
+from bench.loop import CpuClock, EventClock, split, timed_steps  # noqa: E402
 from bench.memory import MemoryWindow  # noqa: E402
-from bench.records import PHASES  # noqa: E402
+from bench.place import Place  # noqa: E402
+from bench.recipe import make_training  # noqa: E402
+from bench.records import PHASES, marks_a_step  # noqa: E402
 from bench.workload import Workload  # noqa: E402
+
+PLACE = Place(rank=0, local_rank=0, world_size=1, node=0, device=torch.device("cpu"), devices=())
 
 
 class FakeDevice:
@@ -62,7 +67,7 @@ class FakeDevice:
 class Slow:
     """A training whose phases take a stated time each."""
 
-    def __init__(self, run, data_s=0.0, forward_s=0.0, backward_s=0.0, h2d_s=0.0):
+    def __init__(self, run, data_s=0.0, forward_s=0.0, backward_s=0.0, h2d_s=0.0, **settings):
         self.run, self.data_s, self.forward_s, self.backward_s, self.h2d_s = (
             run,
             data_s,
@@ -73,7 +78,9 @@ class Slow:
         self.model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
         workload = Workload(self.model, loss=self.loss)
-        self.training = Training(self.model, workload, optimizer, self.batches(), self.to_device)
+        self.training = make_training(
+            Case(**settings), workload, PLACE, self.model, optimizer, self.batches(), self.to_device
+        )
 
     def batches(self):
         for _ in itertools.count():
@@ -144,20 +151,48 @@ def test_phases_sum_to_the_step_and_none_is_negative(clock):
     assert 0.008 <= phases.sum() <= time.perf_counter() - began
 
 
+def test_micro_batches_are_summed_into_their_step():
+    """With 3 micro-batches of 2 ms data and 3 ms forward a step has 6 and 9 ms of them, and 9 samples."""
+    slow = Slow(time.sleep, data_s=0.002, forward_s=0.003, grad_accumulation=3)
+    phases, samples = timed_steps(slow.training, CpuClock(), 4, lambda: None, [0])
+    per_step = dict(zip(PHASES, np.median(phases, axis=0), strict=True))
+    assert phases.shape == (4, len(PHASES))
+    assert samples == [9] * 4
+    assert 0.006 <= per_step["data_wait"] < 0.009
+    assert 0.009 <= per_step["forward"] < 0.012
+
+
+def test_a_device_that_waits_for_each_micro_batch_waits_for_data():
+    """The gap before every micro-batch is data_wait where the host was in the loader, not only before the first."""
+    device = FakeDevice()
+    slow = Slow(device.run, data_s=0.010, forward_s=0.001, grad_accumulation=2)
+    phases, _ = timed_steps(slow.training, EventClock(device), 5, lambda: None, [0])
+    assert np.median(phases[2:, PHASES.index("data_wait")]) > 0.010
+
+
+def test_gaps_are_split_by_micro_batch_and_step():
+    """Ten gaps of two micro-batches: four and four of these, and the optimizer and the rest of the step."""
+    micro, step = split(np.arange(20.0), 2)
+    assert micro.tolist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], [[10, 11, 12, 13], [14, 15, 16, 17]]]
+    assert step.tolist() == [[8, 9], [18, 19]]
+
+
 def test_the_window_begins_behind_the_barrier():
     """A rank that waits 0.2 s for the others at the barrier does not count it as a step."""
     phases, _ = timed_steps(Slow(time.sleep).training, CpuClock(), 3, lambda: time.sleep(0.2), [0])
     assert phases.sum() < 0.1
 
 
-def test_the_beat_counts_every_mark():
-    """Others can see how far a rank is: six marks a step, kept over both segments of a window."""
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_beat_counts_every_mark(micro_batches):
+    """Others can see how far a rank is: every mark of a step counts, kept over both segments of a window."""
     beat = [0]
-    slow = Slow(time.sleep)
+    slow = Slow(time.sleep, grad_accumulation=micro_batches)
+    marks = marks_a_step(micro_batches)
     timed_steps(slow.training, CpuClock(), 4, lambda: None, beat)
-    assert beat[0] == 4 * MARKS
+    assert beat[0] == 4 * marks
     timed_steps(slow.training, CpuClock(), 4, lambda: None, beat)
-    assert beat[0] == 8 * MARKS
+    assert beat[0] == 8 * marks
 
 
 def test_memory_peaks_are_reset_once_a_window_on_every_device():

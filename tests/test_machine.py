@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 
 from bench import hostfacts, machine
 from bench.cgroup import cpu_quota, memory_limit_bytes
-from bench.environment import WITHHELD, device_index, parse_visible, speed_variables
+from bench.environment import (
+    WITHHELD,
+    bare_uuid,
+    device_index,
+    device_uuid,
+    parse_visible,
+    read_visible,
+    speed_variables,
+)
 from bench.hints import fault_hints
 from bench.machine import (
     Device,
@@ -23,7 +32,9 @@ from bench.machine import (
     fingerprint,
     slots,
     suggest_workers,
+    unwatched,
     usable_cpus,
+    watched_uuids,
 )
 
 
@@ -48,7 +59,7 @@ def host(**changes: object) -> Host:
         "accelerator": "cuda",
         "devices": [
             Device(index=0, name="A GPU", kind="cuda", uuid="GPU-0"),
-            Device(index=1, name="A GPU", kind="cuda"),
+            Device(index=1, name="A GPU", kind="cuda", uuid="GPU-1"),
         ],
     }
     return Host(**(quiet | changes))
@@ -73,6 +84,8 @@ def host(**changes: object) -> Host:
         ("GPU-52a3,GPU-99f0", ["GPU-52a3", "GPU-99f0"]),
         ("MIG-377e,MIG-GPU-52a3/1/0", ["MIG-377e", "MIG-GPU-52a3/1/0"]),
         ("0,GPU-52a3", ["0"]),
+        ("GPU-52a3,0", ["GPU-52a3"]),
+        ("GPU-", []),
     ],
 )
 def test_visible_devices_are_read_as_the_driver_reads_them(
@@ -80,6 +93,55 @@ def test_visible_devices_are_read_as_the_driver_reads_them(
 ) -> None:
     """Every form of CUDA_VISIBLE_DEVICES gives the entries that stay visible, in their order."""
     assert parse_visible(value) == entries
+
+
+@pytest.mark.parametrize(
+    ("value", "ignored"),
+    [
+        (None, None),
+        ("", None),
+        ("1,0", None),
+        ("0,-1", None),
+        ("0,", None),
+        ("0,-1,2", "-1 ends the list, and what follows it is ignored: 2"),
+        ("0,,1", "an empty entry ends the list, and what follows it is ignored: 1"),
+        ("0,0", "0 stands there twice"),
+        ("2,x,1,3", "'x', which is neither an index nor a GPU- or MIG- name, ends the list, and what follows it is"
+         " ignored: 1, 3"),
+        ("MIG-377e,GPU-52a3", "GPU-52a3, which is of another form than MIG-377e, ends the list"),
+    ],
+)  # fmt: skip
+def test_what_of_visible_devices_is_ignored_is_said(value: str | None, ignored: str | None) -> None:
+    """The entry that ends the list and what is lost behind it; a list that is ended on purpose loses nothing."""
+    assert read_visible(value).ignored == ignored
+
+
+@pytest.mark.parametrize(
+    ("kind", "uuid", "text"),
+    [
+        ("cuda", "52a3b1c0-0000-1111-2222-333344445555", "GPU-52a3b1c0-0000-1111-2222-333344445555"),
+        ("cuda", "52a3b1c0000011112222333344445555", "GPU-52a3b1c0-0000-1111-2222-333344445555"),
+        (
+            "cuda",
+            bytes.fromhex("52a3b1c0000011112222333344445555"),
+            "GPU-52a3b1c0-0000-1111-2222-333344445555",
+        ),
+        ("cuda", UUID("52a3b1c0-0000-1111-2222-333344445555"), "GPU-52a3b1c0-0000-1111-2222-333344445555"),
+        ("cuda", "MIG-52a3b1c0-0000-1111-2222-333344445555", "MIG-52a3b1c0-0000-1111-2222-333344445555"),
+        ("xpu", "52a3b1c0-0000-1111-2222-333344445555", "52a3b1c0-0000-1111-2222-333344445555"),
+        ("cuda", None, None),
+        ("cuda", "", None),
+    ],
+)
+def test_a_uuid_is_written_as_nvml_does(kind: str, uuid: object, text: str | None) -> None:
+    """Whatever object torch gives; other accelerators' are left as they are, and none is null."""
+    assert device_uuid(kind, uuid) == text
+
+
+def test_two_spellings_of_a_uuid_are_one() -> None:
+    """Prefix and capitals do not matter; a slice's number does."""
+    assert bare_uuid("GPU-52A3") == bare_uuid("MIG-52a3 ") == bare_uuid("52a3") == "52a3"
+    assert bare_uuid("MIG-GPU-52a3/1/0") == bare_uuid("GPU-52a3/1/0") != bare_uuid("GPU-52a3/2/0")
 
 
 @given(st.text() | st.from_regex(r"[ 0-9,\-GPUMI/]*", fullmatch=True))
@@ -232,9 +294,10 @@ def test_this_host_is_probed_without_torch_in_this_process() -> None:
     ],
 )
 def test_a_probe_that_fails_is_a_host_without_devices(
-    monkeypatch: pytest.MonkeyPatch, statement: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, statement: str, reason: str
 ) -> None:
     """A crash, a hang and nonsense each give a reason instead of an exception."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(machine, "own_python", lambda _: [sys.executable, "-c", statement])
     monkeypatch.setattr(machine, "PROBE_TIMEOUT_S", 2.0)
     probe = machine.probe_devices.__wrapped__()
@@ -279,6 +342,28 @@ def test_fingerprint_changes_with_what_must_be_equal_only() -> None:
         assert comparable(host(**change)) != comparable(host())
 
 
+@pytest.mark.parametrize(
+    ("changes", "uuids", "reason"),
+    [
+        ({}, ("GPU-0", "GPU-1"), None),
+        ({"devices": [], "accelerator": None, "nvml_error": "no NVML: x"}, (), None),
+        ({"nvml_error": "no NVML: x"}, ("GPU-0", "GPU-1"), "no NVML: x"),
+        ({"rocm": "6.4"}, (), "ROCm: no NVML; amd-smi is not read by this version: use, memory, power"),
+        ({"accelerator": "xpu"}, (), "XPU: no NVML; xpu-smi is not read by this version: use, memory, power"),
+        ({"accelerator": "mps"}, (), "MPS: no NVML: use, memory, power"),
+    ],
+)
+def test_devices_that_nvml_does_not_know_are_not_watched_and_why_is_one_line(
+    changes: dict[str, object], uuids: tuple[str, ...], reason: str | None
+) -> None:
+    """ROCm calls its devices cuda: they are told apart. A host without devices needs no reason."""
+    found = host(**changes)
+    assert watched_uuids(found) == uuids
+    text = unwatched(found)
+    assert text == reason if reason is None else str(text).startswith(reason)
+    assert "\n" not in str(text)
+
+
 def codes(found: Host) -> list[str]:
     return [hint.code for hint in fault_hints(found)]
 
@@ -300,6 +385,12 @@ NOTHING = {"devices": [], "accelerator": None}
         ({**NOTHING, "device_error": "built without"}, "no-accelerator"),
         ({**NOTHING, "visible": []}, "devices-hidden"),
         ({**NOTHING, "driver": "570.1"}, "torch-without-device"),
+        ({**NOTHING, "visible": [], "variables": {"CUDA_VISIBLE_DEVICES": "0,0"}}, "devices-hidden"),
+        ({"variables": {"CUDA_VISIBLE_DEVICES": "0,-1,1"}}, "visible-ignored"),
+        ({"variables": {"CUDA_VISIBLE_DEVICES": "0,1,7"}}, "visible-missing"),
+        ({"nvml_error": "no NVML: DriverNotLoaded"}, "devices-unwatched"),
+        ({"rocm": "6.4"}, "devices-unwatched"),
+        ({"accelerator": "xpu"}, "devices-unwatched"),
         ({"cpu_quota": 2.0, "cpus_usable": 2}, "cpu-quota"),
         ({"cpus_affinity": 4, "cpus_usable": 4}, "cpu-affinity"),
         ({"governor": "performance, powersave"}, "governor"),
@@ -324,7 +415,12 @@ def test_each_trouble_gives_its_own_hint(changes: dict[str, object], code: str) 
 
 def test_harmless_values_give_no_hint() -> None:
     """A variable at a harmless value, torch 2.10 and a memory limit above the memory are quiet."""
-    quiet = {"CUDA_LAUNCH_BLOCKING": "0", "NCCL_DEBUG": "WARN", "NCCL_P2P_DISABLE": ""}
+    quiet = {
+        "CUDA_VISIBLE_DEVICES": "1,0,-1",
+        "CUDA_LAUNCH_BLOCKING": "0",
+        "NCCL_DEBUG": "WARN",
+        "NCCL_P2P_DISABLE": "",
+    }
     assert codes(host(variables=quiet, torch="2.10.0a0+git1", memory_limit_bytes=65 << 30)) == []
 
 

@@ -23,6 +23,9 @@ from bench.records import PHASES
         ("device_used_bytes", 512 * 2**20, "512 MiB"),
         ("device_used_bytes", 3 * 2**29, "1.50 GiB"),
         ("devices", 4.0, "4"),
+        ("energy_per_sample_j", 0.0412, "41.2 mJ"),
+        ("energy_per_sample_j", 41.2, "41.2 J"),
+        ("energy_per_sample_j", 4120.0, "4.12 kJ"),
         ("step_s", 0.0, "0 ms"),
     ],
 )

@@ -60,9 +60,10 @@ def step(model, clock, batch=4):
 
 
 @pytest.mark.parametrize("name", sorted(TORCHVISION))
-def test_resnets_have_the_keys_shapes_and_parameter_count_of_torchvision(name):
-    """Weights of torchvision load into our ResNets: same keys, same order, same shapes."""
-    model = workload(Case(model=name)).model
+def test_image_models_have_the_keys_shapes_and_parameter_count_of_torchvision(name):
+    """Weights of torchvision load into our ResNets and ViT-B/16: same keys, same order, same shapes."""
+    with torch.device("meta"):
+        model = workload(Case(model=name)).model
     state = {key: list(value.shape) for key, value in model.state_dict().items()}
     assert list(state.items()) == list(TORCHVISION[name]["state"].items())
     assert sum(p.numel() for p in model.parameters()) == TORCHVISION[name]["parameters"]
@@ -89,6 +90,91 @@ def test_small_resnet_is_small_and_normalised():
     model = workload(Case(model="resnet-small")).model
     assert 200_000 < sum(p.numel() for p in model.parameters()) < 700_000
     assert sum(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules()) == 24
+
+
+def test_gpt2_has_the_parameters_of_gpt2_small():
+    """124,439,808, the head being the embedding; sequences shorter than 1024 change nothing in it, longer ones do."""
+    with torch.device("meta"):
+        models = [workload(Case(model="gpt2", model_args={"sequence": t})).model for t in (1024, 128, 2048)]
+    counts = [sum(p.numel() for p in model.parameters()) for model in models]
+    assert counts == [124_439_808, 124_439_808, 124_439_808 + 1024 * 768]
+    assert models[0].lm_head.weight is models[0].transformer["wte"].weight
+
+
+def test_small_gpt_is_small():
+    """The CPU model keeps to less than a million parameters."""
+    assert 500_000 < sum(p.numel() for p in workload(Case(model="gpt-small")).model.parameters()) < 1_000_000
+
+
+def test_gpt_sees_nothing_of_what_follows():
+    """A change of the last id changes the logits of the last position alone."""
+    model = workload(Case(model="gpt-small")).model
+    ids = torch.randint(512, (1, 64), generator=torch.Generator().manual_seed(0))
+    other = ids.clone()
+    other[0, -1] = (ids[0, -1] + 1) % 512
+    changed = (model(ids) - model(other)).abs().sum(-1)[0]
+    assert changed[:-1].max() == 0 and changed[-1] > 0
+
+
+def test_gpt_loss_counts_every_position():
+    """The loss is the mean over all positions of minus the log probability of the target there."""
+    made = workload(Case(model="gpt-small", model_args={"sequence": 5, "vocabulary": 11}))
+    generator = torch.Generator().manual_seed(0)
+    ids, targets = (torch.randint(11, (3, 5), generator=generator) for _ in range(2))
+    chosen = made.model(ids).softmax(-1).gather(-1, targets[..., None])
+    assert made.loss(made.model, (ids, targets)).item() == pytest.approx(
+        -chosen.log().mean().item(), rel=1e-5
+    )
+
+
+@pytest.fixture
+def one_thread():
+    """Small sums are quicker on one thread, much so on a busy host."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_image_and_token_models_learn_a_batch(one_thread):
+    """Steps on one batch lower the loss by much: gradients go where they should."""
+    vit = {"image_size": 16, "classes": 4, "patch": 4, "width": 32, "depth": 2, "heads": 2}
+    gpt = {"sequence": 16, "vocabulary": 20, "width": 32, "depth": 2, "heads": 2}
+    for name, options in (("vit", vit), ("gpt2", gpt)):
+        torch.manual_seed(0)
+        made = workload(Case(model=name, model_args=options))
+        inputs = torch.randint(20, (8, 16)) if name == "gpt2" else torch.randn(8, 3, 16, 16)
+        targets = inputs.roll(1, 1) if name == "gpt2" else torch.arange(8) % 4
+        optimizer, losses = torch.optim.AdamW(made.model.parameters(), lr=0.01), []
+        for _ in range(15):
+            loss = made.loss(made.model, (inputs, targets))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.6 * losses[0], (name, losses[0], losses[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("gpt2", {"width": 10, "heads": 4}, "width = 10 does not divide over 4 heads"),
+        (
+            "vit",
+            {"width": 10, "heads": 4},
+            "width = 10 does not divide by heads = 4: make it a multiple of 4",
+        ),
+        (
+            "vit",
+            {"image_size": 100},
+            "image_size = 100 does not divide by patch = 16: make it a multiple of 16",
+        ),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(name, options, text):
+    """The line names both numbers and what to give instead."""
+    with pytest.raises(UsageError, match=f"model_args of '{name}': {text}"):
+        workload(Case(model=name, model_args=options))
 
 
 def test_mlp_takes_its_sizes_from_the_options():
@@ -213,5 +299,5 @@ def test_paced_runs_under_ddp_with_real_collectives(clock, tmp_path):
 
 def test_unknown_model_is_answered_with_the_known_ones():
     """A typo in a model's name gives the names there are and the nearest."""
-    with pytest.raises(UsageError, match=r"known: mlp, paced.*did you mean 'resnet18'"):
+    with pytest.raises(UsageError, match=r"known: gpt-small, gpt2, .*did you mean 'resnet18'"):
         plugins.load("models", "resnet-18")

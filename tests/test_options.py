@@ -2,8 +2,9 @@
 
 import pytest
 
+from bench.case import Case
 from bench.errors import UsageError
-from bench.options import check_options, data_plugin, option
+from bench.options import built_first, check_model, check_options, data_plugin, model_plugin, option
 
 OPTIONS = {"width": 256, "item_s": 0.005, "seed": 0, "slow_rank": -1, "path": "", "deep": False}
 
@@ -83,3 +84,30 @@ def test_unknown_data_is_answered_with_the_known_ones():
     """A typo before the colon names what there is."""
     with pytest.raises(UsageError, match=r"unknown name 'imagefodler'.*did you mean 'imagefolder'"):
         data_plugin("imagefodler:/x")
+
+
+def test_name_after_a_colon_belongs_to_a_model_that_takes_one():
+    """`hf:gpt2` is a plug-in and a name, split once; `module:factory` is the user's, also in a file called vit.py."""
+    assert model_plugin("hf:gpt2")[1] == "gpt2" and model_plugin("timm:a:b")[1] == "a:b"
+    assert model_plugin("vit")[1] is None
+    assert model_plugin("my.module:build") is None and model_plugin("vit:build") is None
+    assert [built_first(Case(model=name)) for name in ("vit", "hf:gpt2", "vit:build")] == [False, True, True]
+
+
+@pytest.mark.parametrize("name", ["hf", "hf:"])
+def test_missing_name_of_a_model_is_asked_for(name):
+    """A plug-in that needs a name says how one is written."""
+    with pytest.raises(
+        UsageError, match=rf"model '{name}': a name is missing; write hf:NAME, such as hf:gpt2"
+    ):
+        model_plugin(name)
+
+
+def test_open_options_are_left_to_the_model():
+    """Options that only the built model knows pass here; the plug-in's own are checked; others take no others."""
+    check_model(Case(model="hf:gpt2", model_args={"n_layer": 1, "sequence": 8}))
+    check_model(Case(model="my.module:build", model_args={"anything": 1}))
+    with pytest.raises(UsageError, match="sequence = 'long': wrong type str, needs int"):
+        check_model(Case(model="hf:gpt2", model_args={"sequence": "long"}))
+    with pytest.raises(UsageError, match=r"model_args of 'timm:resnet18': unknown option 'n_layer'"):
+        check_model(Case(model="timm:resnet18", model_args={"n_layer": 1}))

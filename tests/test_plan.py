@@ -2,7 +2,10 @@
 
 import pytest
 
+from bench import estimate
+from bench.case import Case
 from bench.errors import UsageError
+from bench.legal import Brought
 from bench.plan import make_plan
 from tests.hosts import cpu_host, gpu_host
 
@@ -105,3 +108,29 @@ def test_estimates_come_from_earlier_launches_of_this_host(tmp_path):
     assert again.estimates[cells[0].id].seconds == 33.0
     assert again.estimates[cells[0].id].measured
     assert not again.estimates[cells[1].id].measured
+
+
+@pytest.mark.parametrize(
+    ("has_dataset", "sets", "data", "skipped"),
+    [
+        (False, [], {"synthetic"}, False),
+        (False, ["data=own"], {"own"}, True),
+        (True, [], {"own"}, False),
+    ],
+)
+def test_samples_are_made_for_a_model_without_a_data_set(monkeypatch, has_dataset, sets, data, skipped):
+    """Where the suite leaves the data open, that is said in a note; who asks for `own` is told what is missing."""
+    brought = Brought(has_dataset=has_dataset, dataset_len=5000 if has_dataset else None, has_sample=True)
+    monkeypatch.setattr("bench.plan.brought_by", lambda case: brought)
+    plan = make_plan(["ddp"], cpu_host(), sets=["model=mine:build", *sets])
+    assert {cell.case.data for cell in plan.cells} == data
+    assert all(bool(cell.skipped) is skipped and cell.id == cell.case.id for cell in plan.cells)
+    assert any("mine:build brings no data set" in note for note in plan.notes) is (data == {"synthetic"})
+
+
+def test_a_model_by_name_is_guessed_by_its_library():
+    """What follows the ':' is not known; the import of the library is in every launch."""
+    host = cpu_host()
+    short, long = (estimate.guess(Case(model="hf:any", batch=1, steps=n), host) for n in (10, 20))
+    assert long - short == pytest.approx(10 * (estimate.CPU_SAMPLE_S["hf"] + estimate.STEP_FLOOR_S))
+    assert 2 * short - long == pytest.approx(estimate.LAUNCH_S + estimate.IMPORT_S["hf"])

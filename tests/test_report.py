@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import report, report_card, report_tables, wording
+from bench import report, report_card, report_facts, report_tables, wording
 from bench.analysis import analyse
 from bench.case import Case
 from bench.errors import UsageError
@@ -115,6 +115,19 @@ def test_comparison_table_keeps_the_inconclusive():
     table = report_tables.comparisons(samples.study())
     assert column(table, "verdict") == ["faster", "inconclusive", "equivalent", "slower", "small change"]
     assert column(table, "launches to decide") == ["n/a", "12", "n/a", "n/a", "n/a"]
+
+
+def test_energy_has_a_column_where_a_device_told_of_it():
+    """Cells without it say n/a; a study on CPUs has no such column, and its CSV an empty one."""
+    analysis = samples.gpus()
+    labels = {cell.cell: cell.cell for cell in analysis.cells}
+    shown = column(report_tables.cells(analysis, labels), "energy a sample")
+    assert shown[:2] == ["503 mJ", "510 mJ"]
+    assert shown[-1] == "n/a"
+    cpu = samples.study()
+    titles = [one.title for one in report_tables.cells(cpu, {c.cell: c.cell for c in cpu.cells}).columns]
+    assert "energy a sample" not in titles
+    assert {row["energy_per_sample_j"] for row in report_facts.cell_rows(cpu.cells, ())} == {None}
 
 
 def test_memory_kinds_that_nobody_has_are_no_columns():

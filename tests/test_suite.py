@@ -195,3 +195,20 @@ def test_axes_of_arguments_may_be_tables(tmp_path):
     """[matrix] model_args.width = [8, 16] is an axis, as its quoted form is."""
     text = '[case]\nmodel = "mlp"\ndata = "device"\n[matrix]\nmodel_args.width = [8, 16]\n'
     assert [c.model_args for c in expand(tmp_path, text)] == [{"width": 8}, {"width": 16}]
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        ("vit", "photos"),
+        ("gpt2", "tokens"),
+        ("mlp", "synthetic"),
+        ("timm:resnet18", "photos"),
+        ("hf:gpt2", "synthetic"),
+        ("my.module:build", "own"),
+    ],
+)
+def test_auto_data_is_what_the_model_takes(model, data):
+    """Photographs for images, a file of ids for token ids, random samples for the rest, what a user brings."""
+    asked = suite.override(suite.load("ddp"), [f"model={model}"])
+    assert {case.data for case in suite.expand(asked, cpu_host())} == {data}

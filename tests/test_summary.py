@@ -145,3 +145,79 @@ def test_a_very_short_window_is_marked():
         summary.window_mark(summary.window([trace(step_s=(0.002,) * 12)])) == "window of 20 ms: raise steps"
     )
     assert summary.window_mark(summary.window([trace(step_s=(0.1,) * 12)])) is None
+
+
+def test_sync_bn_without_a_group_is_marked():
+    """A model's own SyncBN layers under single or dp compute plain BatchNorm; with a group there is nothing to say."""
+    layers = {"batch_norm_layers": 2, "sync_bn_layers": 2}
+    alone = trace(effective=effective(**layers, backend=None))
+    assert summary.sync_bn_mark([alone]) == "SyncBN without a process group: plain BatchNorm"
+    assert summary.sync_bn_mark([trace(effective=effective(**layers, backend="gloo"))]) is None
+    assert summary.sync_bn_mark([trace(effective=effective(backend=None))]) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "real", "says"),
+    [
+        ({"precision": "bf16"}, {"precision": "fp32"}, "precision: bf16 asked for, fp32 in effect"),
+        ({"optimizer": "adamw"}, {"optimizer": "SGD"}, "optimizer: adamw asked for, SGD in effect"),
+        (
+            {"optimizer": "sgd", "fused": True},
+            {"optimizer": "SGD", "fused": False},
+            "fused: on asked for, off in effect",
+        ),
+        ({"grad_accumulation": 2}, {"micro_batches": 1}, "grad_accumulation: 2 asked for, 1 in effect"),
+        ({"channels_last": True}, {"channels_last": False}, "channels_last: on asked for, off in effect"),
+        ({"comm_hook": "fp16"}, {"comm_hook": None}, "comm_hook: fp16 asked for, None in effect"),
+        (
+            {"broadcast_buffers": False},
+            {"broadcast_buffers": True},
+            "broadcast_buffers: off asked for, on in effect",
+        ),
+        ({"static_graph": True}, {"static_graph": False}, "static_graph: on asked for, off in effect"),
+        ({"compile": True}, {"compiled_graphs": 0}, "compile asked for, torch.compile made no graph"),
+        (
+            {"page_cache": "cold"},
+            {"page_cache_share": 0.9},
+            "page_cache: cold asked for, 90% of the files' pages",
+        ),
+        (
+            {"page_cache": "warm"},
+            {"page_cache_share": 0.4},
+            "page_cache: warm asked for, 40% of the files' pages",
+        ),
+        ({"strategy": "zero1"}, {}, "zero1 asked for, the optimizer is a SGD"),
+        ({"strategy": "fsdp"}, {}, "fsdp asked for, the model is a DistributedDataParallel"),
+    ],
+)
+def test_settings_of_a_step_are_held_against_what_ran(asked, real, says):
+    """Every axis that can be read back is: a row in which it is not in effect says which and how."""
+    case = Case(**{"strategy": "ddp", "ranks": 2, "batch": 4, "data": "photos"} | asked)
+    found = summary.mismatches(
+        case, 2, [trace(0, effective=effective(**real)), trace(1, effective=effective(**real))]
+    )
+    assert any(text.startswith(says) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("asked", "real"),
+    [
+        ({"precision": "bf16"}, {"precision": "bf16"}),
+        ({"strategy": "zero1", "optimizer": "adamw"}, {"optimizer": "ZeroRedundancyOptimizer(AdamW)"}),
+        ({"strategy": "fsdp"}, {"wrapper": "FSDPModule"}),
+        ({"page_cache": "cold"}, {"page_cache_share": None}),
+        ({"comm_hook": "powersgd"}, {"comm_hook": "powersgd"}),
+    ],
+)
+def test_settings_in_effect_are_no_mismatch(asked, real):
+    """What was asked for and ran is not marked, nor is what could not be told."""
+    case = Case(**{"strategy": "ddp", "ranks": 2, "batch": 4, "data": "photos"} | asked)
+    assert summary.mismatches(case, 2, [trace(rank, effective=effective(**real)) for rank in (0, 1)]) == ()
+
+
+def test_a_loss_that_is_not_finite_is_marked():
+    """One rank is enough; a rank that does not say is not."""
+    assert (
+        summary.loss_mark([trace(0, loss_finite=True), trace(1, loss_finite=False)]) == "loss is not finite"
+    )
+    assert summary.loss_mark([trace(0), trace(1, loss_finite=True)]) is None

@@ -17,7 +17,8 @@ from bench import plugins
 from bench.samplers import host as host_sampler
 from bench.samplers._processes import Processes
 from bench.sampling import BURST_S, CPU_SHARE, READINGS, Line, Readings, Sampler, Turn, Watch
-from bench.telemetry import Rows, Telemetry, TelemetrySummary, read_lines, summarise, write_parquet
+from bench.series import Rows, summarise
+from bench.telemetry import Telemetry, read_lines, write_parquet
 
 # A stand-in for an engine: two children, of which the first has a child of its own. The first burns CPU.
 ENGINE = """
@@ -111,7 +112,7 @@ def test_processes_are_found_by_group_alone(engine: tuple[int, int, int]) -> Non
 
 
 def test_ranks_may_become_known_later(engine: tuple[int, int, int], tmp_path: Path) -> None:
-    """A list that appears, grows, or ends in the middle of a line renames processes from then on."""
+    """Until the list appears only the engine is read: no process is counted under two names. It may grow."""
     leader, burning, sleeping = engine
     ranks = tmp_path / "ranks"
     processes = Processes(leader, str(ranks))
@@ -120,9 +121,9 @@ def test_ranks_may_become_known_later(engine: tuple[int, int, int], tmp_path: Pa
         processes.read(now_s)
         return {subject for subject, _ in processes.read(now_s + 0.1)}
 
-    assert f"process {burning}" in subjects(1.0)
+    assert subjects(1.0) == {"engine"}
     ranks.write_text(f"0 {burning}\n1 {str(sleeping)[:-1]}")
-    assert "rank 0" in subjects(2.0)
+    assert "rank 0" in subjects(1.2)  # though it is not yet time to look for new processes
     assert processes.ranks == {burning: 0}
     ranks.write_text(f"0 {burning}\n1 {sleeping}\n")
     assert {"rank 0", "rank 1", "rank 0 worker 0"} <= subjects(4.0)
@@ -136,6 +137,17 @@ def test_a_rank_outside_the_group_is_found_by_its_id(engine: tuple[int, int, int
     (tmp_path / "ranks").write_text(f"3 {burning}\n")
     processes.read(1.0)
     assert {subject for subject, _ in processes.read(1.1)} == {"rank 3", "rank 3 worker 0"}
+
+
+def test_the_engine_may_be_named_with_the_ranks(engine: tuple[int, int, int], tmp_path: Path) -> None:
+    """A sampler that began before the engine watches its group from then on."""
+    leader, burning, sleeping = engine
+    processes = Processes(None, str(tmp_path / "ranks"))
+    processes.read(0.0)
+    (tmp_path / "ranks").write_text(f"engine {leader}\n0 {burning}\n")
+    processes.read(1.0)
+    subjects = {subject for subject, _ in processes.read(1.1)}
+    assert subjects == {"engine", "rank 0", "rank 0 worker 0", f"process {sleeping}"}
 
 
 def test_a_worker_that_ends_frees_its_name(tmp_path: Path) -> None:
@@ -169,53 +181,30 @@ def test_a_worker_that_ends_frees_its_name(tmp_path: Path) -> None:
     assert processes.known[12].subject == "rank 0 worker 1"
 
 
-def fake_proc(folder: Path, *, cpu: str, net: str) -> None:
+def fake_proc(folder: Path, *, cpu: str) -> None:
     """The files of /proc that the host sampler reads."""
-    (folder / "net").mkdir(parents=True, exist_ok=True)
     (folder / "stat").write_text(f"cpu  {cpu}\ncpu0 {cpu}\n")
     (folder / "loadavg").write_text("1.50 1.00 0.50 2/300 4242\n")
     (folder / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 1 kB\nMemAvailable:   64 kB\n")
-    (folder / "net/dev").write_text(f"Inter-| Receive\n face |bytes\n{net}")
 
 
 def test_host_measures_are_rates_between_readings(tmp_path: Path) -> None:
-    """CPU and steal are shares of the elapsed ticks, network is bytes a second, silent interfaces are left out."""
-    fake_proc(
-        tmp_path,
-        cpu="100 0 100 800 0 0 0 0 0 0",
-        net=" eth0: 1000 1 0 0 0 0 0 0 500 1\n  ib0:0 0 0 0 0 0 0 0 0 0\n",
-    )
+    """CPU and steal are shares of the elapsed ticks."""
+    fake_proc(tmp_path, cpu="100 0 100 800 0 0 0 0 0 0")
     reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path)
     first = reader.read(10.0)
     assert first["node", "load1"] == 1.5
     assert first["node", "memory_available_bytes"] == 64 * 1024
     assert ("node", "cpu_percent") not in first
-    fake_proc(
-        tmp_path,
-        cpu="120 0 110 860 0 0 0 10 0 0",
-        net=" eth0: 3000 1 0 0 0 0 0 0 400 1\n  ib0:0 0 0 0 0 0 0 0 0 0\n",
-    )
+    fake_proc(tmp_path, cpu="120 0 110 860 0 0 0 10 0 0")
     second = reader.read(10.5)
     assert second["node", "cpu_percent"] == 30.0
     assert second["node", "steal_percent"] == 10.0
-    assert second["eth0", "rx_bytes_per_s"] == 4000.0
-    assert second["eth0", "tx_bytes_per_s"] is None  # the counter went back: it was reset
-    assert not any(subject == "ib0" for subject, _ in second)
-
-
-def test_a_host_with_many_interfaces_loses_none(tmp_path: Path) -> None:
-    """A list of interfaces longer than one read is read to its end."""
-    reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path)
-    for now_s, count in ((1.0, 10), (2.0, 30)):
-        lines = "".join(f"veth{i}: {count} {'0 ' * 7}{count} {'0 ' * 60}\n" for i in range(1000))
-        fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0", net=lines)
-        values = reader.read(now_s)
-    assert [values[f"veth{i}", "rx_bytes_per_s"] for i in range(1000)] == [20.0] * 1000
 
 
 def test_a_source_that_cannot_be_read_is_null_with_a_reason(tmp_path: Path) -> None:
     """A host without these files gives nulls and reasons, and the other measures still come."""
-    fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0", net="")
+    fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0")
     (tmp_path / "meminfo").write_text("nothing of use\n")
     (tmp_path / "loadavg").unlink()
     reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path / "none")
@@ -223,7 +212,7 @@ def test_a_source_that_cannot_be_read_is_null_with_a_reason(tmp_path: Path) -> N
     nulls = {"node/load1", "node/memory_available_bytes", "node/shm_used_bytes"}
     assert {"/".join(key) for key, value in values.items() if value is None} == nulls
     assert set(reader.reasons) == nulls
-    fake_proc(tmp_path, cpu="2 0 0 18 0 0 0 0", net="")
+    fake_proc(tmp_path, cpu="2 0 0 18 0 0 0 0")
     assert reader.read(1.0)["node", "cpu_percent"] == 10.0
 
 
@@ -289,6 +278,46 @@ def test_all_samplers_run_by_default_and_missing_nvml_is_normal() -> None:
     assert summary.measures["node/load1"]["mean"] is not None
     assert summary.readings > 1
     assert "sampler" not in summary.reasons
+
+
+# A library with one device that takes 100 W by the clock that readings have.
+NVML = """
+import time
+from types import SimpleNamespace
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(handle): return "GPU-aaaa"
+def nvmlDeviceGetTotalEnergyConsumption(handle): return 100_000 * time.monotonic()
+def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(used=7)
+"""
+
+
+def test_a_device_is_watched_from_the_process_to_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Energy is what flowed in the window, though it holds no reading; after the stop all is read once more."""
+    (tmp_path / "pynvml.py").write_text(NVML)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    telemetry = Telemetry(device_uuids=["GPU-aaaa"], samplers=["nvml"], period_s=60.0).start()
+    assert eventually(lambda: seen(telemetry, 1))
+    begin_s = time.monotonic()
+    time.sleep(0.2)
+    end_s = time.monotonic()
+    recording = telemetry.stop()
+    energy = summarise(recording.rows, {}, begin_s, end_s).measures["GPU-aaaa/energy_j"]["total"]
+    assert energy == pytest.approx(100 * (end_s - begin_s), rel=0.5)  # a busy host
+    assert max(recording.rows["time_s"]) >= end_s
+    assert recording.summary.measures["GPU-aaaa/memory_used_bytes"] == {"mean": 7, "max": 7}
+    assert recording.summary.measures["GPU-aaaa/power_w"] == {"mean": None, "max": None}
+    assert "AttributeError" in recording.summary.reasons["GPU-aaaa/power_w"]
+
+
+def test_why_no_device_is_watched_is_told() -> None:
+    """On accelerators that have no NVML the record says in one line what is not measured."""
+    telemetry = Telemetry(samplers=["nvml"], device_reason="ROCm: no NVML: nothing is measured").start()
+    assert eventually(lambda: seen(telemetry, 1))
+    assert telemetry.stop().summary.reasons == {"nvml": "ROCm: no NVML: nothing is measured"}
 
 
 def test_the_sampler_loads_no_torch_and_little_else() -> None:
@@ -400,37 +429,12 @@ def test_a_sampler_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch
 
 
 ROWS: Rows = {
-    "time_s": [1.0, 1.0, 2.0, 2.0, 3.0],
-    "node": [0, 0, 0, 0, 0],
-    "subject": ["rank 0", "GPU-a", "rank 0", "GPU-a", "rank 0"],
-    "measure": ["cpu_percent", "power_w", "cpu_percent", "power_w", "cpu_percent"],
-    "value": [10.0, None, 30.0, None, 80.0],
+    "time_s": [1.0, 2.0],
+    "node": [0, 0],
+    "subject": ["rank 0", "GPU-a"],
+    "measure": ["cpu_percent", "power_w"],
+    "value": [10.0, None],
 }
-
-
-def test_summary_gives_mean_and_max_and_keeps_null_apart_from_zero() -> None:
-    """A measure that was never read is null with its reason; bounds restrict the readings."""
-    summary = summarise(ROWS, {"GPU-a/power_w": "NotSupported"})
-    assert summary.measures == {
-        "GPU-a/power_w": {"mean": None, "max": None},
-        "rank 0/cpu_percent": {"mean": 40.0, "max": 80.0},
-    }
-    assert summary.reasons == {"GPU-a/power_w": "NotSupported"}
-    assert (summary.readings, summary.span_s) == (3, 2.0)
-    inner = summarise(ROWS, {}, begin_s=1.0, end_s=2.0)
-    assert inner.measures["rank 0/cpu_percent"] == {"mean": 20.0, "max": 30.0}
-    assert summarise({name: [] for name in ROWS}, {}) == TelemetrySummary()
-
-
-def test_throttled_names_what_held_clocks_down() -> None:
-    """Words that were active at any time are listed by device; idling is no throttling."""
-    stats = {
-        "GPU-a/throttle_sw_power_cap": {"mean": 0.25, "max": 1.0},
-        "GPU-a/throttle_gpu_idle": {"mean": 0.5, "max": 1.0},
-        "GPU-a/throttle_hw_slowdown": {"mean": 0.0, "max": 0.0},
-        "GPU-b/throttle_hw_slowdown": {"mean": None, "max": None},
-    }
-    assert TelemetrySummary(measures=stats).throttled == {"GPU-a": ["sw_power_cap"]}
 
 
 def test_a_file_cut_short_gives_what_there_is(tmp_path: Path) -> None:

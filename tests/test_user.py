@@ -11,6 +11,7 @@ import pytest
 from bench import plugins
 from bench.case import Case
 from bench.errors import UsageError
+from bench.failures import REMEDIES
 from bench.user import check_picklable, load_factory, workload
 
 torch = pytest.importorskip("torch")
@@ -156,6 +157,28 @@ def test_factory_that_raises_is_told_with_its_line(project):
     assert r"the factory raised KeyError: 'two\nlines', my_bad.py:2" in failure("my_bad:build")
 
 
+def test_known_mistakes_are_told_with_what_to_do(project):
+    """A misspelt name is answered with the nearest, another known mistake with its remedy."""
+    project("my_bad", "import torch\ndef build(case):\n    return torch.cuda.device_counts()")
+    assert failure("my_bad:build").endswith("'device_counts', my_bad.py:3; did you mean 'device_count'?")
+    project("my_worse", "import torch.distributed as d\ndef build(case):\n    return d.get_rank()")
+    assert failure("my_worse:build").endswith(f"my_worse.py:3; {REMEDIES['process_group']}")
+
+
+@pytest.mark.parametrize("where", ["importing my_gpu", "the factory"])
+def test_code_that_sets_the_visible_devices_is_refused(project, monkeypatch, where):
+    """It would have no effect: on import or in the factory, the variable must stay as it was."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    line = "os.environ['CUDA_VISIBLE_DEVICES'] = '1'"
+    top, inside = (line, "pass") if where != "the factory" else ("", line)
+    project(
+        "my_gpu",
+        f"import os\nfrom torch import nn\n{top}\ndef build(case):\n    {inside}\n    return nn.Linear(1, 1)",
+    )
+    text = failure("my_gpu:build")
+    assert f"{where} set CUDA_VISIBLE_DEVICES to '1'" in text and "--devices" in text
+
+
 def test_factory_out_of_memory_stays_that(project):
     """Running out of memory is a matter of the host and keeps its own type."""
     project("my_big", "def build(case): raise MemoryError('big')")
@@ -243,10 +266,11 @@ def test_tensors_are_not_copied_by_the_check():
     check_picklable(Workload(nn.Linear(1, 1), dataset=Listed(torch.empty(1).as_subclass(Huge))))
 
 
-def test_documented_example_trains(monkeypatch):
-    """The example of the README builds, pickles, loads in workers and learns."""
+@pytest.mark.parametrize(("name", "model_args"), [("my_training", {"width": 8}), ("from_train", {})])
+def test_documented_examples_train(monkeypatch, name, model_args):
+    """The examples with a data set build, pickle, load in workers and learn."""
     monkeypatch.chdir(ROOT)
-    made = workload(Case(model="examples.my_training:build", model_args={"width": 8}))
+    made = workload(Case(model=f"examples.{name}:build", model_args=model_args))
     check_picklable(made)
     loader = torch.utils.data.DataLoader(
         made.dataset, batch_size=16, num_workers=1, collate_fn=made.collate, multiprocessing_context="fork"
@@ -266,3 +290,11 @@ def test_user_models_load_without_torch():
     """The command line can name a user's model where torch is not installed."""
     code = "import sys; sys.modules['torch'] = None; import bench.user, bench.options"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_documented_model_is_taken_for_a_classifier(monkeypatch):
+    """The example that is a model and nothing else: pictures are made for it, of as many classes as it has outputs."""
+    monkeypatch.chdir(ROOT)
+    made = workload(Case(model="examples.my_model:build"))
+    assert made.sample == Sample((3, 224, 224), 10)
+    assert made.loss(made.model, (torch.zeros(2, 3, 224, 224), torch.tensor([0, 9]))).item() > 0

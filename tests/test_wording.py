@@ -75,3 +75,13 @@ def test_common_parts_are_said_once():
 def test_moment_reads_as_a_date(stamp, text):
     """A time stamp is shown to the minute with its zone; any other text stays, made harmless."""
     assert wording.moment(stamp) == text
+
+
+def test_labels_say_how_a_step_is_taken_in_few_words():
+    """Precision by its name, a flag by the flag, DDP's buffers by what is unusual, defaults not at all."""
+    plain = Case(strategy="zero1", ranks=2)
+    fields = ("precision", "compile", "broadcast_buffers", "grad_accumulation")
+    assert wording.label(plain, fields[:3]) == "ZeRO-1 × 2"
+    case = Case(strategy="ddp", ranks=2, precision="bf16", compile=True, broadcast_buffers=False)
+    assert wording.label(case, fields[:3]) == "DDP × 2 · bf16 · compile · buffers not sent"
+    assert wording.label(Case(grad_accumulation=4), fields[3:]) == "no wrapper × 1 · grad accumulation 4"

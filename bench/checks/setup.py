@@ -8,6 +8,7 @@ from bench.curves import threads_differ
 from bench.describe import describe
 from bench.evidence import Cell, Evidence
 from bench.failures import REMEDIES
+from bench.watch_checks import PREFIX as WATCHED
 
 
 def cpu_demand(ranks: int, workers: int, threads: int, threads_per_worker: int = 1) -> tuple[int, str]:
@@ -153,12 +154,13 @@ def failed_launches(known: Known) -> Iterator[Seen]:
 
 
 def rank_warnings(known: Known) -> Iterator[Seen]:
-    """What libraries warned of inside the ranks, each text once."""
+    """What libraries warned of inside the ranks, each text once. (What `bench.watch` sees is a finding of its own.)"""
     cells: dict[str, list[str]] = {}
     for cell in known.evidence.measured:
         for warnings in known.evidence.said(cell.id, "warnings"):
             for text in warnings:
-                cells.setdefault(text, []).append(cell.id)
+                if not text.startswith(WATCHED):
+                    cells.setdefault(text, []).append(cell.id)
     for text, where in cells.items():
         yield Seen(f"ranks were warned: {text}", tuple(dict.fromkeys(where)))
 

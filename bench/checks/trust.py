@@ -7,6 +7,7 @@ from bench.checks.seen import Known, Seen
 from bench.describe import describe
 from bench.measures import format_value
 from bench.summary import BUSY
+from bench.watch_checks import SUITE
 
 
 def not_converged(known: Known) -> Iterator[Seen]:
@@ -66,5 +67,9 @@ def busy_host(known: Known) -> Iterator[Seen]:
 
 def quick_study(known: Known) -> Iterator[Seen]:
     """One launch a cell decides nothing."""
-    if any(header.quick for header in known.evidence.headers):
+    watched = [header.suites == (SUITE,) for header in known.evidence.headers if header.quick]
+    if watched and all(watched):
+        text = "watched, not run: one launch, so no interval and no verdict"
+        yield Seen(text, remedy="for intervals, a base and settings side by side, move the loop to a factory")
+    elif watched:
         yield Seen("quick study: one launch a cell, so no intervals and no verdicts")

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bench.errors import UsageError
+from bench.pagecache import evict
 from bench.workload import Sample
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
@@ -25,14 +26,18 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
     """`length` samples of `files`, taken in turn: item i is a new random crop of file i modulo their number.
 
     Items are (float32 tensor of shape (3, size, size), normalised; label). Random numbers come from torch,
-    which seeds every loader worker differently.
+    which seeds every loader worker differently. `cold`: a file is put out of the page cache once read, so that
+    every read goes to the disk.
     """
 
-    def __init__(self, files: Sequence[Path], labels: Sequence[int], length: int, size: int) -> None:
+    def __init__(
+        self, files: Sequence[Path], labels: Sequence[int], length: int, size: int, cold: bool = False
+    ) -> None:
         self.files = [str(file) for file in files]
         self.labels = list(labels)
         self.length = length
         self.size = size
+        self.cold = cold
 
     def __len__(self) -> int:
         return self.length
@@ -46,6 +51,8 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
                 image = opened.convert("RGB")
         except (OSError, SyntaxError) as error:  # what PIL raises for a damaged file
             raise UsageError(f"data: cannot read the image {file} ({error}): repair or remove it") from error
+        if self.cold:
+            evict(file)
         return augmented(image, self.size), self.labels[index % len(self.labels)]
 
 
@@ -78,7 +85,7 @@ def random_box(width: int, height: int) -> Box:
 def square(sample: Sample, name: str) -> int:
     """The image size of a sample (3, size, size). Raises UsageError for a model of anything else."""
     channels, *sides = sample.shape
-    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
+    if sample.tokens or channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
         raise UsageError(
             f"data {name!r} gives square colour images and the model takes {sample.shape}: "
             "choose an image model, or data 'synthetic' or 'device'"

@@ -13,26 +13,34 @@ from bench.workload import Sample
 STRIDE, STARTS = 17, 4096
 
 
-class RandomSamples(Dataset[tuple[Tensor, int]]):
-    """`length` samples: item i is a view of one seeded pool of normal numbers, at a place set by i.
+class RandomSamples(Dataset[tuple[Tensor, Any]]):
+    """`length` samples: item i is a view of one seeded pool of random numbers, at a place set by i.
 
-    Items are (float32 tensor of `sample.shape`, label i modulo the classes), the same for the same index.
+    Items are the same for the same index: (float32 tensor of `sample.shape`, normal numbers; label i modulo the
+    classes). For tokens they are (int64 ids of shape (T,), each as frequent; the ids that follow).
     """
 
     def __init__(self, sample: Sample, length: int, seed: int = 0) -> None:
         self.sample = sample
         self.length = length
         self.numel = math.prod(sample.shape)
-        self.pool = torch.randn(self.numel + STARTS, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        if sample.tokens:
+            self.pool = torch.randint(sample.classes, (self.numel + 1 + STARTS,), generator=generator)
+        else:
+            self.pool = torch.randn(self.numel + STARTS, generator=generator)
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
         if not 0 <= index < self.length:
             raise IndexError(index)
         start = index * STRIDE % STARTS
-        return self.pool[start : start + self.numel].view(self.sample.shape), index % self.sample.classes
+        inputs = self.pool[start : start + self.numel]
+        if self.sample.tokens:
+            return inputs, self.pool[start + 1 : start + 1 + self.numel]
+        return inputs.view(self.sample.shape), index % self.sample.classes
 
 
 class PacedSamples(RandomSamples):
@@ -42,8 +50,8 @@ class PacedSamples(RandomSamples):
         super().__init__(sample, length)
         self.item_s = item_s
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        item: tuple[Tensor, int] = self.__getitems__([index])[0]
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
+        item: tuple[Tensor, Any] = self.__getitems__([index])[0]
         return item
 
     def __getitems__(self, indices: list[int]) -> list[Any]:

@@ -20,9 +20,9 @@ def make(case: Case, sample: "Sample") -> "Dataset[Any]":
 
 
 def length(case: Case) -> int:
-    """Samples in a rank's batch: a process that drives all devices takes the global batch."""
+    """Samples in a rank's micro-batch: a process that drives all devices takes that of all of them."""
     strategy: plugins.Strategy = plugins.load("strategies", case.strategy)
-    return case.global_batch if strategy.single_process else case.device_batch
+    return case.micro_batch if strategy.single_process else case.device_batch
 
 
 PLUGIN = Data("one random batch that is on the device already", make, length=length, loader=False)

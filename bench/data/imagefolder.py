@@ -34,7 +34,7 @@ def make(case: Case, sample: "Sample") -> "Dataset[Any]":
         )
     label = {name: number for number, name in enumerate(classes)}
     labels = [label[class_of(file, folder)] for file in files]
-    return ImageFiles(files, labels, len(files), size)
+    return ImageFiles(files, labels, len(files), size, cold=case.page_cache == "cold")
 
 
 def length(case: Case) -> int:
@@ -74,4 +74,6 @@ def class_of(file: Path, folder: Path) -> str:
     return file.relative_to(folder).parts[0]
 
 
-PLUGIN = Data("your own images, one folder a class", make, options=OPTIONS, length=length, image=True)
+PLUGIN = Data(
+    "your own images, one folder a class", make, options=OPTIONS, length=length, image=True, reads_files=True
+)

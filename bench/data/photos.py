@@ -27,15 +27,20 @@ def make(case: Case, sample: "Sample") -> "Dataset[Any]":
     from bench.data._images import ImageFiles, square
 
     size = square(sample, "photos")
-    count = option(case.data_args, OPTIONS, "files")
-    folder = ensure_photos(count, option(case.data_args, OPTIONS, "seed"))
+    folder, count = prepare(case), option(case.data_args, OPTIONS, "files")
     files = [folder / f"{number:04d}.jpg" for number in range(count)]
-    return ImageFiles(files, [number % sample.classes for number in range(count)], length(case), size)
+    labels = [number % sample.classes for number in range(count)]
+    return ImageFiles(files, labels, length(case), size, cold=case.page_cache == "cold")
 
 
 def length(case: Case) -> int:
     """Samples an epoch."""
     return int(option(case.data_args, OPTIONS, "length"))
+
+
+def prepare(case: Case) -> Path:
+    """The folder of a case's files, cut now if it is not there."""
+    return ensure_photos(*(option(case.data_args, OPTIONS, key) for key in ("files", "seed")))
 
 
 def ensure_photos(files: int = OPTIONS["files"], seed: int = OPTIONS["seed"]) -> Path:
@@ -76,5 +81,11 @@ def _cut_whole(folder: Path, files: int, seed: int) -> None:
 
 
 PLUGIN = Data(
-    "JPEG files, decoded, cropped at random and flipped", make, options=OPTIONS, length=length, image=True
+    "JPEG files, decoded, cropped at random and flipped",
+    make,
+    options=OPTIONS,
+    length=length,
+    prepare=prepare,
+    image=True,
+    reads_files=True,
 )

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.sampling import Readings
 
@@ -25,6 +26,7 @@ class Processes:
     """The processes of one engine: every member of its group or session, and every child of a rank.
 
     A process that is neither a rank nor below one is "engine" if it leads the group, else "process PID".
+    While the ranks are still to be named, such a process may be one of them: it is not read yet.
     """
 
     def __init__(self, engine_pgid: int | None, rank_pids: str | None, proc: Path = Path("/proc")) -> None:
@@ -38,24 +40,27 @@ class Processes:
         """CPU of each watched process since it was last read, in percent of one core."""
         if self.engine_pgid is None and self.rank_pids is None:
             return {}
+        named = self.rank_pids is None or bool(self.ranks)
         values: Readings = {}
         for pid, process in list(self.known.items()):
             fields = _fields(process.stat)
             if fields is None:
                 os.close(self.known.pop(pid).stat)
-            elif now_s > process.at_s:
+            elif now_s > process.at_s and (named or process.subject == "engine"):
                 ticks = _ticks(fields)
                 share = (ticks - process.ticks) / TICKS_PER_S / (now_s - process.at_s)
                 values[process.subject, "cpu_percent"] = 100 * share
                 process.ticks, process.at_s = ticks, now_s
-        if now_s >= self._look_s:  # last: names of processes that have ended are free again
-            self._look(now_s)
-            self._look_s = now_s + LOOK_S
+        # last: names of processes that have ended are free again
+        if now_s >= self._look_s or not named:
+            changed = self._read_ranks()
+            if changed or now_s >= self._look_s:
+                self._look(now_s)
+                self._look_s = now_s + LOOK_S
         return values
 
     def _look(self, now_s: float) -> None:
         """Take in processes that are new; what is not ours is not looked at again."""
-        self._read_ranks()
         here = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
         self._others &= here
         for pid in sorted(here - self._others - self.known.keys()):
@@ -99,23 +104,47 @@ class Processes:
             pid = self.known[pid].parent
         return self.ranks.get(pid)
 
-    def _read_ranks(self) -> None:
+    def _read_ranks(self) -> bool:
         """Read the file of ranks; when it has changed, every process is looked at and named anew."""
-        if self.rank_pids is None:
-            return
-        try:
-            text = Path(self.rank_pids).read_text()
-        except OSError:
-            return  # not there yet
-        whole_lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may still be in writing
-        pairs = [line.split() for line in whole_lines]
-        ranks = {int(pair[1]): int(pair[0]) for pair in pairs if len(pair) == 2 and "".join(pair).isdecimal()}
-        if ranks != self.ranks:
-            self.ranks = ranks
-            self._others.clear()
-            for process in self.known.values():
-                os.close(process.stat)
-            self.known.clear()
+        told = read_members(self.rank_pids)
+        if told is None or told.ranks == self.ranks:
+            return False
+        self.ranks, self.engine_pgid = told.ranks, told.engine or self.engine_pgid
+        self._others.clear()
+        for process in self.known.values():
+            os.close(process.stat)
+        self.known.clear()
+        return True
+
+
+class Members(NamedTuple):
+    """Who runs a launch: process id -> rank, and the engine, which leads the group (None: it is not told)."""
+
+    ranks: dict[int, int]
+    engine: int | None
+
+
+def read_members(path: str | None) -> Members | None:
+    """From a file with lines "rank pid" and "engine pid"; None while it is not there."""
+    try:
+        text = Path(path).read_text() if path is not None else None
+    except OSError:
+        return None
+    if text is None:
+        return None
+    pairs = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]  # the last may be in writing
+    found = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    return Members({pid: int(name) for name, pid in found.items() if name.isdecimal()}, found.get("engine"))
+
+
+def group_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, int] | None:
+    """Process group and session of a process; None where there is none of this id."""
+    try:
+        text = (proc / str(pid) / "stat").read_bytes()
+        fields = text[text.rfind(b")") + 2 :].split()
+        return int(fields[2]), int(fields[3])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _fields(stat: int) -> list[bytes] | None:

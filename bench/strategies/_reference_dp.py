@@ -42,8 +42,11 @@ class _Replicate(torch.autograd.Function):
         copies = [[p.detach().clone().requires_grad_(p.requires_grad) for p in parameters] for _ in parts]
         replicas = [_replica(owner.module, parameters, copy, i) for i, copy in enumerate(copies)]
 
+        cast = torch.is_autocast_enabled("cpu")  # of this thread: replicas run under the same, as torch's do
+        dtype = torch.get_autocast_dtype("cpu")
+
         def run(replica: nn.Module, part: Tensor) -> Tensor:
-            with torch.enable_grad():
+            with torch.enable_grad(), torch.autocast("cpu", dtype, enabled=cast):
                 return replica(part)
 
         outputs = owner.map(run, replicas, parts)

@@ -6,15 +6,16 @@ from bench.plugins import Strategy
 
 
 def wrap(model: Any, case: Any, place: Any) -> Any:
-    """The model in DDP; SyncBN, where asked for, is put in before wrapping."""
-    from torch.nn.parallel import DistributedDataParallel
+    """The model in DDP with the case's options; SyncBN, where asked for, is put in before wrapping."""
+    from bench.strategies._ddp import wrap_ddp
 
-    from bench.strategies._sync_bn import convert
-
-    if case.sync_bn:
-        model = convert(model, place.accelerated)
-    model = model.to(place.device)
-    return DistributedDataParallel(model, device_ids=[place.device] if place.accelerated else None)
+    return wrap_ddp(model, case, place)
 
 
-PLUGIN = Strategy("DistributedDataParallel: one rank a device", wrap, collective=True)
+PLUGIN = Strategy(
+    "DistributedDataParallel: one rank a device",
+    wrap,
+    collective=True,
+    ddp_options=True,
+    wrappers=("DistributedDataParallel",),
+)

@@ -17,5 +17,9 @@ def wrap(model: Any, case: Any, place: Any) -> Any:
 
 
 PLUGIN = Strategy(
-    "DataParallel: one process, a thread a device", wrap, single_process=True, reference_on_cpu=True
+    "DataParallel: one process, a thread a device",
+    wrap,
+    single_process=True,
+    reference_on_cpu=True,
+    wrappers=("DataParallel", "ReferenceDataParallel"),
 )

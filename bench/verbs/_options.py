@@ -1,6 +1,7 @@
 """Options that several verbs share, and how their texts become values."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -27,6 +28,16 @@ Budget = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 DEFAULT_BUDGET = "10m"
+
+
+def refuse_launcher(environ: Mapping[str, str]) -> None:
+    """Raise UsageError where a launcher has started this process as one of its ranks: each would run the study."""
+    found = [f"{name}={environ[name]}" for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in environ]
+    if "RANK" in environ and "LOCAL_RANK" in environ:
+        raise UsageError(
+            f"{', '.join(found)} are set: a launcher such as torchrun has started this as one of its ranks, and"
+            " scalemark starts ranks itself: run it once, without a launcher, or unset them"
+        )
 
 
 def parse_devices(text: str | None) -> tuple[int, ...] | None:

@@ -8,8 +8,21 @@ from typing import Annotated
 import msgspec
 import typer
 
+from bench.environment import read_visible
 from bench.hints import Hint, fault_hints
-from bench.machine import Device, Host, Nic, device_kind, fingerprint, probe_host, slots, suggest_workers
+from bench.machine import (
+    Device,
+    Host,
+    Nic,
+    Port,
+    device_kind,
+    fingerprint,
+    probe_host,
+    slots,
+    suggest_workers,
+    unwatched,
+    watched_uuids,
+)
 from bench.plugins import clip
 from bench.wording import plural, size
 
@@ -58,13 +71,17 @@ def sections(host: Host) -> Iterator[tuple[str, ...]]:
         if host.devices
         else ("Devices", _no_devices(host))
     )
+    if "CUDA_VISIBLE_DEVICES" in host.variables:
+        yield ("Visible", _visible(host))
     yield ("Links", *_links(host))
+    if host.devices:
+        yield ("Telemetry", *_telemetry(host))
     yield ("CPUs", *_cpus(host))
     limit = "no limit" if host.memory_limit_bytes is None else f"limit {size(host.memory_limit_bytes)}"
     yield ("Memory", f"{size(host.memory_bytes)}, {limit}")
     yield ("/dev/shm", _shm(host))
     yield ("Open files", f"{_limit(host.fd_soft)} (hard limit: {_limit(host.fd_hard)})")
-    yield ("Network", *(_nic(nic) for nic in host.nics))
+    yield ("Network", *(_nic(nic) for nic in host.nics), *(_port(port) for port in host.ports))
     yield ("Software", *_software(host))
     yield ("Slots", *_slots(host))
     if host.variables:
@@ -86,6 +103,27 @@ def _device(device: Device) -> str:
 
 def _no_devices(host: Host) -> str:
     return f"none: {host.device_error}" if host.device_error else "none"
+
+
+def _visible(host: Host) -> str:
+    """What CUDA_VISIBLE_DEVICES means: which name became which device, and what of it is ignored."""
+    value = host.variables["CUDA_VISIBLE_DEVICES"]
+    entries, ignored = read_visible(value)
+    pairs = zip(host.devices, entries or (), strict=False)
+    named = [f"{device.kind}:{device.index} is {_entry(entry)}" for device, entry in pairs]
+    meaning = ", ".join(named or map(_entry, entries or ())) or "no device"
+    return f"CUDA_VISIBLE_DEVICES={value}: {meaning}" + (f"; {ignored}" if ignored else "")
+
+
+def _entry(entry: str) -> str:
+    return f"device {entry}" if entry.isdigit() else entry
+
+
+def _telemetry(host: Host) -> list[str]:
+    """How devices are watched beside the ranks, or why they are not."""
+    watched, reason = len(watched_uuids(host)), unwatched(host)
+    seen = [f"{plural(watched, 'device')} over NVML, by UUID"] if watched and not host.nvml_error else []
+    return [*seen, *([reason] if reason else [])]
 
 
 def _links(host: Host) -> list[str]:
@@ -125,7 +163,18 @@ def _limit(count: int | None) -> str:
 def _nic(nic: Nic) -> str:
     speed = "speed not known" if nic.speed_mbit is None else f"{nic.speed_mbit:,} Mbit/s"
     state = "up" if nic.up else "down"
-    return f"{nic.name}: {nic.address or 'no address'}, {state}, {'loopback' if nic.loopback else speed}"
+    kind = [nic.kind] if nic.kind and not nic.loopback else []
+    facts = [nic.address or "no address", state, *kind, "loopback" if nic.loopback else speed]
+    return f"{nic.name}: {', '.join(facts)}"
+
+
+def _port(port: Port) -> str:
+    facts = [
+        port.link_layer or "link not known",
+        port.state or "state not known",
+        port.rate or "rate not known",
+    ]
+    return f"{port.device} port {port.port}: {', '.join(facts)}"
 
 
 def _software(host: Host) -> list[str]:

@@ -1,40 +1,70 @@
 """`scalemark list`: what there is to choose from."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bench.verbs import _options as o
 
+AXES = "axes"
+
 
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="strategies, models, data, suites, ...: all without it.")
+        str | None, typer.Argument(help="axes, strategies, models, data, suites, ...: all without it.")
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """List strategies, models, data, suites, samplers, figures and verbs."""
+    """List axes, strategies, models, data, suites, samplers, figures, exporters and verbs."""
     from bench import plugins
+    from bench.case import FIELDS
     from bench.errors import UsageError
 
-    if kind is not None and kind not in plugins.KINDS:
-        raise UsageError(plugins.unknown("list", kind, plugins.KINDS))
-    kinds = [kind] if kind else [name for name in plugins.KINDS if plugins.names(name)]
+    known = {AXES: "settings of a cell: --set AXIS=V1,V2", **plugins.KINDS}
+    if kind is not None and kind not in known:
+        raise UsageError(plugins.unknown("list", kind, known))
+    names = {name: FIELDS if name == AXES else plugins.names(name) for name in ([kind] if kind else known)}
     if json:
         import msgspec
 
-        typer.echo(msgspec.json.encode({name: plugins.names(name) for name in kinds}).decode())
+        typer.echo(msgspec.json.encode(names).decode())
         return
-    for name in kinds:
-        typer.echo(f"{name}: {plugins.KINDS[name]}")
-        for entry in plugins.names(name):
-            typer.echo(f"  {entry:<14} {_summary(name, entry)}".rstrip())
+    for name, entries in names.items():
+        typer.echo(f"{name}: {known[name]}")
+        width = max(16, *map(len, entries))
+        for entry in entries:
+            typer.echo(f"  {entry:<{width}} {_summary(name, entry)}".rstrip())
+
+
+def _axis(name: str) -> str:
+    """What an axis may be, and its default, from the schema of a case."""
+    import msgspec
+
+    from bench.case import Case
+
+    schema = msgspec.json.schema(Case)["$defs"]["Case"]["properties"][name]
+    words = [str(word).lower() for part in schema.get("anyOf", [schema]) for word in _allowed(part)]
+    default = schema["default"]
+    if isinstance(default, bool):
+        default = str(default).lower()
+    return f"{', '.join(words)} [{'none' if default is None else 'empty' if default == {} else default}]"
+
+
+def _allowed(part: dict[str, Any]) -> list[Any]:
+    """The words of one alternative of a setting's schema."""
+    if "enum" in part:
+        return list(part["enum"])
+    plain = {"null": ["none"], "boolean": ["true", "false"], "object": ["a table"], "string": ["text"]}
+    least = part.get("minimum", part.get("exclusiveMinimum"))
+    return plain.get(part["type"], [part["type"] + (f" from {least}" if least is not None else "")])
 
 
 def _summary(kind: str, name: str) -> str:
     """One line about an entry, from the plug-in itself."""
     from bench import plugins, suite
 
+    if kind == AXES:
+        return _axis(name)
     if kind == "suites":
         return suite.load(name).title
     plugin = plugins.load(kind, name)

@@ -1,9 +1,10 @@
 """`scalemark run`: live progress, a line a result, then the findings and the command for the report."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,13 +37,19 @@ def run(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first cell that fails.")
     ] = False,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="torch.profiler traces of a few steps after the window, a rank each."),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of launches.")] = 0,
 ) -> None:
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
+    from bench.begin import header, prepare
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
     from bench.study import Rules
 
+    o.refuse_launcher(os.environ)
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
     check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for
     host = probe_host()
@@ -55,14 +62,15 @@ def run(
         devices=chosen,
         budget_s=budget_s,
     )
-    rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast)
-    if quick:
-        rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast, min_launches=1, max_launches=1)
+    launches = {"min_launches": 1, "max_launches": 1} if quick else {}
+    rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast, trace=trace, **launches)
     _refuse_empty(plan)
     store = _open(output, suites, resume)
     with store.lock():
-        store.create(_header(store, plan, host, rules, quick, resume), resume=resume)
-        _prepare(plan)
+        before = store.header() if resume else None
+        command = ("scalemark", *sys.argv[1:])
+        store.create(header(store.name, plan, host, rules, command, quick, before), resume=resume)
+        prepare(plan)
         finished = _conduct(plan, store, host, rules)
     code = _conclude(store)
     raise typer.Exit(code if finished else 130)
@@ -120,48 +128,6 @@ def _resumed(store: "Store") -> list[str]:
     return words if named else [*words, "-o", str(store.root)]
 
 
-def _header(store: "Store", plan: "Plan", host: "Host", rules: "Rules", quick: bool, resume: bool) -> Any:
-    from datetime import UTC, datetime
-
-    import msgspec
-
-    from bench import __version__
-    from bench.gitstate import git_state
-    from bench.records import StudyHeader
-
-    planned = {cell.id for cell in plan.cells}
-    before = store.header() if resume else None
-    other = [cell for cell in before.cells if cell.id not in planned] if before else []
-    return StudyHeader(
-        study=store.name,
-        version=__version__,
-        suites=plan.suites,
-        cells=(*other, *plan.cells),
-        factors=plan.factors,
-        created_at=before.created_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=rules.seed,
-        command=("scalemark", *sys.argv[1:]),
-        quick=quick,
-        target=rules.target,
-        min_launches=rules.min_launches,
-        max_launches=rules.max_launches,
-        budget_s=rules.budget_s,
-        git=git_state(),
-        host=msgspec.to_builtins(host),
-        left_out=plan.left_out,
-    )
-
-
-def _prepare(plan: "Plan") -> None:
-    """What takes long the first time is done before anything is measured."""
-    from bench.data.photos import OPTIONS, ensure_photos
-    from bench.options import option
-
-    cases = [cell.case for cell in plan.runnable if cell.case.data == "photos"]
-    for files, seed in {tuple(option(c.data_args, OPTIONS, key) for key in ("files", "seed")) for c in cases}:
-        ensure_photos(files, seed)
-
-
 def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool:
     """Run the study; True if it came to its end."""
     from bench.live import Live
@@ -189,6 +155,11 @@ def _conclude(store: "Store") -> int:
     analysis = analyse([store])
     typer.echo(results(analysis))
     typer.echo(f"report: scalemark report {shlex.quote(str(store.root))}")
+    traces = sorted(store.root.glob("traces/*/*.json.gz"))
+    if traces:
+        typer.echo(
+            f"traces: {store.root / 'traces'}: {len(traces)} files, for https://ui.perfetto.dev or chrome://tracing"
+        )
     ran = [cell for cell in analysis.cells if cell.status != "skipped"]
     good = [cell for cell in ran if cell.samples_per_s is not None]
     if not good:

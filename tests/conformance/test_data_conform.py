@@ -18,8 +18,8 @@ Sample = pytest.importorskip("bench.workload").Sample
 
 NAMES = plugins.names("data")
 MADE = [name for name in NAMES if name != "own"]  # what the user brings is not made here
-SAMPLE = Sample((3, 16, 16), 10)
-QUICK = {"files": 4, "item_s": 0.0}
+SAMPLES = {"images": Sample((3, 16, 16), 10), "tokens": Sample((16,), 50, tokens=True)}
+QUICK = {"files": 4, "item_s": 0.0, "tokens": 2000}
 
 
 @pytest.fixture(autouse=True)
@@ -28,26 +28,47 @@ def cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "data-cache"))
 
 
+def kinds(name):
+    """The kinds of sample that a source gives."""
+    plugin = plugins.load("data", name)
+    return ["images"] if plugin.image else ["tokens"] if plugin.tokens else list(SAMPLES)
+
+
 @pytest.fixture
 def case(request, tmp_path):
     """A case of the named data, small; with a folder of images where the data reads one."""
-    options = plugins.load("data", request.param).options
-    name = request.param
+    name, kind = request.param
+    options = plugins.load("data", name).options
     if "path" in options:
         for number in range(12):
             path = tmp_path / f"class{number % 3}" / f"{number}.png"
             path.parent.mkdir(exist_ok=True)
             Image.effect_noise((40, 30), 90).convert("RGB").save(path)
         name = f"{name}:{tmp_path}"
-    return Case(data=name, batch=12, data_args={key: QUICK[key] for key in QUICK if key in options})
+    model = {"images": "resnet-small", "tokens": "gpt-small"}[kind]
+    return Case(
+        model=model, data=name, batch=12, data_args={key: QUICK[key] for key in QUICK if key in options}
+    )
 
 
-every_source = pytest.mark.parametrize("case", MADE, indirect=True)
+every_source = pytest.mark.parametrize(
+    "case", [(name, kind) for name in MADE for kind in kinds(name)], indirect=True, ids="-".join
+)
+
+
+def sample(case):
+    """What the model of a case takes."""
+    return SAMPLES["tokens" if case.model == "gpt-small" else "images"]
 
 
 def make(case):
     """The data set of a case."""
-    return data_plugin(case.data)[0].make(case, SAMPLE)
+    return data_plugin(case.data)[0].make(case, sample(case))
+
+
+def label(item):
+    """What an item is labelled with: a class, or the ids that follow."""
+    return item[1] if isinstance(item[1], int) else tuple(item[1].tolist())
 
 
 def test_sources_load_without_torch():
@@ -72,13 +93,17 @@ def test_source_declares_itself(name):
 
 @every_source
 def test_items_are_alike(case):
-    """Any item is a float tensor of the sample's shape and a label below the number of classes."""
-    made = make(case)
+    """Any item is a float tensor of the sample's shape and a class, or ids and the ids that follow them."""
+    made, wanted = make(case), sample(case)
     for index in (0, 1, len(made) // 2, len(made) - 1):
-        inputs, label = made[index]
-        assert (inputs.shape, inputs.dtype) == (SAMPLE.shape, torch.float32)
-        assert isinstance(label, int) and 0 <= label < SAMPLE.classes
-        assert torch.isfinite(inputs).all() and inputs.std() > 0
+        inputs, target = made[index]
+        assert inputs.shape == wanted.shape and inputs.float().std() > 0
+        if wanted.tokens:
+            assert inputs.dtype == target.dtype == torch.int64 and torch.equal(inputs[1:], target[:-1])
+            assert all(ids.min() >= 0 and ids.max() < wanted.classes for ids in (inputs, target))
+        else:
+            assert inputs.dtype == torch.float32 and torch.isfinite(inputs).all()
+            assert isinstance(target, int) and 0 <= target < wanted.classes
 
 
 @every_source
@@ -95,8 +120,8 @@ def test_labels_follow_from_the_index(case):
     """The same index gives the same label, also in a copy that a worker gets by pickle."""
     made = make(case)
     twin = pickle.loads(pickle.dumps(made))
-    assert [made[i][1] for i in range(8)] == [twin[i][1] for i in range(8)]
-    assert len({made[i][1] for i in range(8)}) > 1
+    assert [label(made[i]) for i in range(8)] == [label(twin[i]) for i in range(8)]
+    assert len({label(made[i]) for i in range(8)}) > 1
 
 
 @every_source
@@ -106,7 +131,7 @@ def test_loader_makes_batches(case):
     for workers in (0, 2):
         loader = DataLoader(make(case), batch_size=4, num_workers=workers)
         batches = [batch for _, batch in zip(range(3), loader, strict=False)]
-        assert all(inputs.shape == (4, *SAMPLE.shape) for inputs, _ in batches)
+        assert all(inputs.shape == (4, *sample(case).shape) for inputs, _ in batches)
         targets.append(torch.cat([labels for _, labels in batches]).tolist())
     assert targets[0] == targets[1]
 

@@ -16,20 +16,34 @@ from bench.user import workload
 
 torch = pytest.importorskip("torch")
 
-NAMES = plugins.names("models")
-QUICK = {"image_size": 32, "forward_s_per_sample": 0.0, "backward_s_per_sample": 0.0}
+ALL = plugins.names("models")
+NAMES = [name for name in ALL if not plugins.load("models", name).named]  # the others: tests/test_adapters.py
+QUICK = {
+    "image_size": 32,
+    "forward_s_per_sample": 0.0,
+    "backward_s_per_sample": 0.0,
+    "sequence": 8,
+    "vocabulary": 50,
+    "patch": 8,
+    "heads": 2,
+}
+NARROW = {"width": 16, "depth": 2}  # for the models that are large by themselves
 
 
 def build(name):
     """The workload at a size that a test can afford."""
     allowed = plugins.load("models", name).options
-    return workload(Case(model=name, model_args={key: QUICK[key] for key in QUICK if key in allowed}))
+    quick = QUICK | (NARROW if "heads" in allowed else {})
+    return workload(Case(model=name, model_args={key: quick[key] for key in quick if key in allowed}))
 
 
 def batch(made, samples=2):
     """Random inputs and targets of the sample shape."""
     torch.manual_seed(0)
-    return torch.randn(samples, *made.sample.shape), torch.randint(made.sample.classes, (samples,))
+    shape, classes = made.sample.shape, made.sample.classes
+    if made.sample.tokens:
+        return torch.randint(classes, (samples, *shape)), torch.randint(classes, (samples, *shape))
+    return torch.randn(samples, *shape), torch.randint(classes, (samples,))
 
 
 def test_models_load_without_torch():
@@ -41,14 +55,21 @@ def test_models_load_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_model_declares_itself(name):
-    """A summary in one line, defaults that pass their own check, square images where it says so."""
+    """A summary in one line, defaults that pass their own check, an example where it takes a name."""
     plugin = plugins.load("models", name)
     assert plugin.summary and "\n" not in plugin.summary
     check_options("models", name, plugin.options, plugin.options)
-    shape = build(name).sample.shape
-    assert plugin.image == (len(shape) == 3 and shape[0] == 3)
+    assert plugin.named.partition(":")[0] in ("", name) and not (plugin.image and plugin.tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_model_takes_the_samples_it_says(name):
+    """Square colour images, token ids in a row, or neither of them, as the plug-in says."""
+    plugin, sample = plugins.load("models", name), build(name).sample
+    assert plugin.image == (len(sample.shape) == 3 and sample.shape[0] == 3)
+    assert plugin.tokens == sample.tokens and (not sample.tokens or len(sample.shape) == 1)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -95,6 +95,7 @@ FAULTS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "name": lambda: torch.cuda.device_counts(),
     "hang": lambda: time.sleep(3600),
     "memory": eat_memory,
     "port": port,

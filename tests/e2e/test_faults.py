@@ -36,6 +36,7 @@ EXPECTED = {
     "segv": ("failed", "signal", "SIGSEGV"),
     "stop": ("timeout", "hang", None),
     "hang": ("timeout", "hang", None),
+    "name": ("failed", "no_such_name", None),
     "fds": ("failed", "fd_limit", None),
     "uneven": ("failed", "uneven_batches", None),
     "port": ("failed", "port_in_use", None),
@@ -61,6 +62,11 @@ def test_every_fault_has_its_class_and_its_culprit(study, fault):
     if status != "ok" and fault != "uneven":  # an uneven number is seen by all ranks at once
         assert record.first_rank == 1
     assert (record.window is not None) == (status == "ok")
+
+
+def test_a_misspelt_name_has_the_nearest_beside_it(study):
+    """The line of the record ends with the name that was meant."""
+    assert study[3]["name"].detail.endswith("did you mean 'device_count'?")
 
 
 def test_a_rank_that_is_late_in_warm_up_does_not_slow_the_window(study):

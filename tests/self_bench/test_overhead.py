@@ -10,9 +10,10 @@ torch = pytest.importorskip("torch")
 
 from bench.build import make_source, move  # noqa: E402
 from bench.case import Case  # noqa: E402
-from bench.loop import CpuClock, Training, timed_steps  # noqa: E402
+from bench.loop import CpuClock, timed_steps  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.plugins import load  # noqa: E402
+from bench.recipe import make_training  # noqa: E402
 from bench.stats import mean_interval, paired_interval  # noqa: E402
 from bench.telemetry import Telemetry  # noqa: E402
 from bench.user import workload as build_workload  # noqa: E402
@@ -29,26 +30,37 @@ def training(case):
     workload = build_workload(case)
     source = make_source(case, workload, load("strategies", "single"), PLACE)
     optimizer = workload.optimizer(workload.model.parameters())
-    return Training(
-        workload.model, workload, optimizer, source.batches, lambda b: move(b, PLACE.device, False)
+    return (
+        workload,
+        optimizer,
+        make_training(
+            case,
+            workload,
+            PLACE,
+            workload.model,
+            optimizer,
+            source.batches,
+            lambda b: move(b, PLACE.device, case),
+        ),
     )
 
 
 def bare(one, steps):
     """The loop anybody would write; returns seconds."""
+    workload, optimizer, training = one
     began = time.perf_counter()
-    for batch in itertools.islice(one.batches, steps):
-        loss = one.workload.loss(one.model, batch)
+    for batch in itertools.islice(training.batches, steps):
+        loss = workload.loss(workload.model, batch)
         loss.backward()
-        one.optimizer.step()
-        one.optimizer.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     return time.perf_counter() - began
 
 
 def instrumented(one, steps):
     """The suite's own loop with everything on; returns seconds."""
     began = time.perf_counter()
-    timed_steps(one, CpuClock(), steps, lambda: None, [0])
+    timed_steps(one[-1], CpuClock(), steps, lambda: None, [0])
     return time.perf_counter() - began
 
 
