@@ -20,7 +20,7 @@ def bind(how: str, local_rank: int, local_ranks: int, device_numa: int | None) -
     if how == "cores":
         wanted = share(neighbours(usable), local_rank, local_ranks)
     else:
-        nodes = numa_nodes()
+        nodes = {node: cpus for node, cpus in numa_nodes().items() if cpus & set(usable)}
         node = device_numa if device_numa in nodes else dealt(sorted(nodes), local_rank, local_ranks)
         wanted = [cpu for cpu in usable if node is not None and cpu in nodes[node]]
     if not wanted:

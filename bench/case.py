@@ -12,7 +12,7 @@ SHORT = {
     "num_workers": "w{}",
     "pin_memory": "pin",
     "prefetch_factor": "pf{}",
-    "persistent_workers": "persistent-{}",
+    "persistent_workers": "persistent",
     "non_blocking": "nonblocking",
     "sync_bn": "syncbn",
     "backend": "{}",
@@ -29,7 +29,7 @@ SHORT = {
     "gradient_as_bucket_view": "view",
     "static_graph": "static",
     "find_unused_parameters": "unused",
-    "broadcast_buffers": "broadcast-{}",
+    "broadcast_buffers": "nobroadcast",
     "comm_hook": "hook-{}",
 }
 
@@ -139,7 +139,7 @@ def slug(case: Case) -> str:
     parts += [
         short.format(value)
         for field, short in SHORT.items()
-        if (value := getattr(case, field)) != getattr(_DEFAULT, field)
+        if (value := getattr(case, field)) != (default := getattr(_DEFAULT, field)) and (value or default)
     ]
     parts += [
         f"{name}-{value}"

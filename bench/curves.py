@@ -108,13 +108,22 @@ def _curve_key(case: Case) -> bytes:
 
 def _work_key(case: Case) -> bytes:
     """Equal where one device does the same work: on one device weak and strong scaling are the same."""
-    return canonical(msgspec.structs.replace(_plain(case), scaling="weak"))
+    return canonical(_plain(_weak(case)))
 
 
 def _bare_key(case: Case) -> bytes:
     """The work of one device without a wrapper, plain BN and no process group."""
-    bare = {name: getattr(_DEFAULT, name) for name in OF_STRATEGY} | {"scaling": "weak"}
-    return canonical(msgspec.structs.replace(_plain(case), **bare))
+    bare = {name: getattr(_DEFAULT, name) for name in OF_STRATEGY}
+    return canonical(msgspec.structs.replace(_plain(_weak(case)), **bare))
+
+
+def _weak(case: Case) -> Case:
+    """The weak case that does the same work on one device: its batch is that of a micro-batch."""
+    return (
+        msgspec.structs.replace(case, scaling="weak", batch=case.micro_batch)
+        if case.scaling == "strong"
+        else case
+    )
 
 
 def _plain(case: Case) -> Case:

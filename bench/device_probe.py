@@ -88,10 +88,19 @@ def device(module: Any, kind: str, index: int) -> dict[str, Any]:
         "name": str(getattr(properties, "name", None) or kind),
         "uuid": device_uuid(kind, getattr(properties, "uuid", None)),
         "memory_bytes": getattr(properties, "total_memory", None),
+        "capability": capability(kind, properties),
         "kind": kind,
         "pci": pci,
         "numa": numa_node(pci),
     }
+
+
+def capability(kind: str, properties: Any) -> float | None:
+    """CUDA's compute capability, 9.0 for a Hopper; None on other devices."""
+    try:
+        return float(f"{properties.major}.{properties.minor}") if kind == "cuda" else None
+    except (AttributeError, ValueError):
+        return None
 
 
 def pci_address(properties: Any) -> str | None:

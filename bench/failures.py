@@ -20,6 +20,11 @@ PATTERNS = (
     ("batchnorm_single_value", r"more than 1 value per channel"),
     ("unused_parameters", r"Expected to have finished reduction in the prior iteration"),
     ("uneven_batches", r"uneven number of batches"),
+    (
+        "compile",
+        r"InductorError|BackendCompilerFailed|torch\._dynamo\.exc|CppCompileError|TorchDynamoError"
+        r"|^(Unsupported|TorchRuntimeError):",
+    ),
     ("process_group", r"[Dd]efault process group (has not been initialized|twice)|env:// rendezvous"),
     ("unknown_backend", r"Unknown (c10d )?backend type"),
     (
@@ -51,7 +56,8 @@ REMEDIES = {
     "disk_full": "free space where temporary files and results are written",
     "port_in_use": "let the suite choose a free port, or stop the process that holds it",
     "batchnorm_single_value": "give every device at least two samples a step",
-    "unused_parameters": "a parameter gets no gradient: use it in the loss, or remove it from the model",
+    "unused_parameters": "a parameter gets no gradient: use it in the loss, or set find_unused_parameters=true",
+    "compile": "leave compile out, or look at the rank's log for the graph that failed",
     "uneven_batches": "give every rank the same number of batches (drop the tail or pad it)",
     "process_group": "the suite forms the group, under ddp only: leave init_process_group and wrapping to it",
     "unknown_backend": "leave the backend to the suite, or set backend to one that `scalemark doctor` lists",
@@ -73,6 +79,7 @@ REMEDIES = {
 # Classes that would fail the same way again: one such failure closes a cell.
 HOPELESS = {
     "oom_device",
+    "compile",
     "usage",
     "batchnorm_single_value",
     "unused_parameters",

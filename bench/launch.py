@@ -211,10 +211,10 @@ def _tell_pids(path: Path, beats: Sequence[int], processes: int, engine: int | N
 def _traces(scratch: Path, processes: int) -> tuple[RankTrace, ...]:
     found = []
     for local_rank in range(processes):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            found.append(
-                msgspec.json.decode((scratch / f"rank{local_rank}.json").read_bytes(), type=RankTrace)
-            )
+        for name in (f"rank{local_rank}.json", f"rank{local_rank}.done.json"):  # ended; or its window has
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found.append(msgspec.json.decode((scratch / name).read_bytes(), type=RankTrace))
+                break
     return tuple(found)
 
 

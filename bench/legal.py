@@ -127,8 +127,19 @@ def _default_backend(context: Context) -> str:
 
 
 def _precision(case: Case, context: Context) -> str | None:
-    if case.precision == "tf32" and context.kind != "cuda":
-        return f"precision tf32 needs CUDA devices (Ampere or later), this host has {context.kind}"
+    if case.precision == "tf32" and (context.kind != "cuda" or context.host.rocm):
+        found = "ROCm" if context.host.rocm else context.kind
+        return f"precision tf32 needs CUDA devices (Ampere or later), this host has {found}"
+    old = [d.name for d in context.host.devices if d.capability is not None and d.capability < 8.0]
+    if case.precision == "tf32" and old:
+        return f"precision tf32 needs Ampere or later: {old[0]} has none"
+    if (
+        case.precision in ("bf16", "fp16")
+        and context.kind != "cpu"
+        and _strategy(case).single_process
+        and case.ranks > 1
+    ):
+        return f"precision {case.precision}: torch's DataParallel does not hand the type of autocast to its replicas"
     if case.precision == "fp16" and context.kind == "mps":
         return "precision fp16 has no gradient scaler on mps: use bf16"
     return None
@@ -137,6 +148,8 @@ def _precision(case: Case, context: Context) -> str | None:
 def _channels_last(case: Case, context: Context) -> str | None:
     if not case.channels_last:
         return None
+    if _strategy(case).sharded:
+        return f"channels_last does not go with {case.strategy}: torch splits contiguous parameters only"
     model = brought(case, context)
     if model is None or model.image or case.data == "own":
         return None
@@ -146,6 +159,12 @@ def _channels_last(case: Case, context: Context) -> str | None:
 def _compile(case: Case, context: Context) -> str | None:
     if case.compile is False:
         return None
+    if case.compile == "reduce-overhead" and context.kind != "cuda":
+        return f"compile reduce-overhead means CUDA graphs: on {context.kind} it is compile = true"
+    if case.compile is not True and case.grad_accumulation > 1 and context.kind == "cuda":
+        return f"compile {case.compile} does not go with grad_accumulation: CUDA graphs overwrite the micro-batch before"
+    if case.bucket_cap_mb is not None and case.bucket_cap_mb < 1:
+        return "torch.compile needs bucket_cap_mb of at least 1: it splits its graphs by DDP's buckets"
     if _strategy(case).single_process:
         return f"torch.compile does not go with {case.strategy}: its replicas share one compiled module"
     if context.host.compiler is None:
@@ -154,7 +173,13 @@ def _compile(case: Case, context: Context) -> str | None:
 
 
 def _fused(case: Case, _: Context) -> str | None:
-    return "fused needs optimizer = sgd or adamw" if case.fused and case.optimizer is None else None
+    if not case.fused:
+        return None
+    if case.optimizer is None:
+        return "fused needs optimizer = sgd or adamw"
+    if case.optimizer == "sgd" and _strategy(case).sharded:
+        return f"fused sgd does not go with {case.strategy}: torch has it for whole parameters only; adamw has it"
+    return None
 
 
 def _page_cache(case: Case, _: Context) -> str | None:

@@ -36,6 +36,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # torch's device type: cuda, xpu, mps, ...
     uuid: str | None = None
     memory_bytes: int | None = None
+    capability: float | None = None  # CUDA's compute capability: 9.0
     pci: str | None = None
     pcie: str | None = None  # widest link: "gen5 x16"
     numa: int | None = None

@@ -33,14 +33,14 @@ def warm(path: str | Path) -> None:
 
 def resident_share(paths: Sequence[str | Path]) -> float | None:
     """Share of the files' pages that are in memory, over at most 64 of them; None where it cannot be told."""
-    step = max(1, len(paths) // LOOKED_AT)
+    step = -(-len(paths) // LOOKED_AT) or 1
     counts = [found for path in paths[::step] if (found := _resident(path)) is not None]
     pages = sum(total for _, total in counts)
     return sum(held for held, _ in counts) / pages if pages else None
 
 
 def _resident(path: str | Path) -> tuple[int, int] | None:
-    """Pages in memory and pages in all, from mincore(2)."""
+    """Pages in memory and pages in all, from mincore(2); it tells the truth to who owns or may write the file."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -49,8 +49,9 @@ def _resident(path: str | Path) -> tuple[int, int] | None:
     except OSError:
         return None
     try:
-        size = os.fstat(file).st_size
-        if size == 0:
+        stat = os.fstat(file)
+        size = stat.st_size
+        if size == 0 or not (stat.st_uid == os.geteuid() or os.access(path, os.W_OK)):
             return None
         pages = -(-size // mmap.PAGESIZE)
         address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)

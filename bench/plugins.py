@@ -43,7 +43,7 @@ class Strategy:
     `wrap(model, case, place)` returns the module to train. `single_process` strategies drive all
     their devices from one rank. `reference_on_cpu` says that a stand-in runs where torch's own
     implementation does not. `optimizer(make, parameters)` makes the optimizer where the strategy has a
-    word in it; `make(parameters)` is the workload's own. `compiles`: `wrap` applies torch.compile itself, to
+    word in it; `make(parameters)` is the workload's own. `sharded`: a rank holds a part of each parameter. `compiles`: `wrap` applies torch.compile itself, to
     parts of the model; else it gets a compiled one. `wrappers` are the class names that the trained
     module may have: any other is noticed.
     """
@@ -56,6 +56,7 @@ class Strategy:
     reference_on_cpu: bool = False
     ddp_options: bool = False
     compiles: bool = False
+    sharded: bool = False
     optimizer: "Callable[[Any, Any], torch.optim.Optimizer] | None" = None
     wrappers: tuple[str, ...] = ()
 

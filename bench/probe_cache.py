@@ -48,9 +48,11 @@ def place(dev: Path = Path("/dev")) -> Path | None:
     ]
     parts += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)]
     digest = hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()[:16]
-    return Path(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scalemark", f"probe-{digest}.json"
-    )
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        return None
+    return cache / "scalemark" / f"probe-{digest}.json"
 
 
 def read(path: Path | None) -> bytes | None:

@@ -3,6 +3,7 @@
 The timed loop runs as it is; only the clock is another one, whose marks end one range and begin the next.
 """
 
+import gzip
 import os
 from collections.abc import Callable, MutableSequence
 from pathlib import Path
@@ -59,6 +60,15 @@ def write_trace(
     module = place.module if place.accelerated else None
     with torch.profiler.profile(activities=activities, record_shapes=False) as profile:
         timed_steps(training, PhaseRanges(steps, training.micro_batches, module), steps, barrier, beat)
-    temporary = folder / f".rank{place.rank}.{os.getpid()}.json.gz"
-    profile.export_chrome_trace(str(temporary))
-    os.replace(temporary, folder / f"rank{place.rank}.json.gz")
+    plain = folder / f".rank{place.rank}.{os.getpid()}.json"
+    packed = plain.with_suffix(".gz")
+    try:
+        profile.export_chrome_trace(str(plain))
+        text = plain.read_bytes()
+        if not text.rstrip().endswith(b"}"):  # the profiler only logs that a disk was full
+            raise OSError(f"{folder}: the trace was written in part only: is the disk full?")
+        packed.write_bytes(gzip.compress(text, 5))
+        os.replace(packed, folder / f"rank{place.rank}.json.gz")
+    finally:
+        plain.unlink(missing_ok=True)
+        packed.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench import binding, pagecache
@@ -34,17 +35,18 @@ WITH_WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # what autocast com
 class Witness:
     """Sees the type in which the first layer with weights computes, in the first forward pass; then it is gone.
 
-    Not under torch.compile, which would trace it.
+    Of a compiled module only the output can be seen, outside its graph: float32 there says nothing.
     """
 
-    def __init__(self, model: nn.Module, compiled: bool = False) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.dtype: str | None = None
-        layers = (layer for layer in model.modules() if isinstance(layer, WITH_WEIGHTS))
-        layer = None if compiled else next(layers, None)
+        compiled = next((m for m in model.modules() if isinstance(m, OptimizedModule)), None)
+        self._whole = compiled is not None
+        layer = compiled or next((m for m in model.modules() if isinstance(m, WITH_WEIGHTS)), None)
         self._hook = layer.register_forward_hook(self._see) if layer is not None else None
 
     def _see(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
+        if isinstance(output, Tensor) and not (self._whole and output.dtype == torch.float32):
             self.dtype = str(output.dtype).removeprefix("torch.")
         if self._hook is not None:
             self._hook.remove()
@@ -131,8 +133,6 @@ def after_window(
         found["chunks"] = chunks
     if case.compile is not False:
         found |= _compile_counts()
-        if case.precision in ("bf16", "fp16"):
-            found["precision"] = facts.precision  # the compiled layers cannot be looked into
     return msgspec.structs.replace(facts, **found)
 
 
@@ -244,8 +244,11 @@ def _parameter_precision(parameters: list[nn.Parameter], place: Place) -> str:
         return str(dtype).removeprefix("torch.")
     if place.device.type != "cuda":
         return "fp32"
-    matmul = torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if matmul else "tf32 convolutions" if torch.backends.cudnn.allow_tf32 else "fp32"
+    # not the older getters: they raise once anybody has used the newer interface
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    convolutions: Any = torch.backends.cudnn
+    return "tf32 convolutions" if convolutions.conv.fp32_precision == "tf32" else "fp32"
 
 
 def _ddp_options(model: nn.Module) -> dict[str, Any]:
@@ -277,5 +280,5 @@ def _compile_counts() -> dict[str, int]:
 
     return {
         "compiled_graphs": int(counters["stats"].get("unique_graphs", 0)),
-        "graph_breaks": sum(counters["graph_break"].values()),
+        "graph_breaks": sum(counters["graph_break"].values()) + sum(counters["unimplemented"].values()),
     }

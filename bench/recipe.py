@@ -144,6 +144,10 @@ class _FsdpLocal(AbstractContextManager[None]):
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module that torch.compile wraps, or the module itself."""
+    if hasattr(
+        model, "set_requires_gradient_sync"
+    ):  # fully_shard around a compiled module: that is what shards
+        return model
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 

@@ -171,6 +171,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     build_s: float | None = None
     first_batch_s: float | None = None  # loader made -> first batch in hand
     compile_s: float | None = None  # steps before the window, in which torch.compile works
+    trace_s: float | None = None  # profiler traces after the window
     first_step_s: float | None = None
     last_loss: float | None = None  # null too where it was not finite: see loss_finite
     loss_finite: bool | None = None

@@ -202,6 +202,8 @@ class Study:
             ),
         )
         record = _with_overhead(record, result)
+        if record.status != "ok":
+            self._traced.discard(cell.id)  # the next launch may get as far as that
         self._store.append(record)
         self._keep(name, result, recording)
         return record
@@ -332,11 +334,11 @@ def _why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
 
 
 def _with_overhead(record: LaunchRecord, result: Result | None) -> LaunchRecord:
-    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps and compilation."""
+    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps, compilation and traces."""
     if record.window is None or record.wall_s is None or result is None:
         return record
-    steps_s = max(sum(trace.step_s) for trace in result.traces)
-    return msgspec.structs.replace(record, overhead_s=record.wall_s - steps_s - (record.compile_s or 0.0))
+    known_s = max(sum(t.step_s) + (t.compile_s or 0.0) + (t.trace_s or 0.0) for t in result.traces)
+    return msgspec.structs.replace(record, overhead_s=record.wall_s - known_s)
 
 
 def _span_s(traces: Sequence[Any]) -> tuple[float | None, float | None]:

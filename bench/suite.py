@@ -222,6 +222,8 @@ def _case(suite: Suite, table: dict[str, Any], host: Host, limit: int) -> Case:
         table["batch"] = strong * (64 if gpu else 8)
     if table.get("data", "auto") == "auto":
         table["data"] = _data_for(table["model"])
+    if table.get("compile") and "timeout_s" not in table:
+        table["timeout_s"] = 600.0  # compiling takes minutes, and counts
     if table.get("ranks") == "auto":
         table["ranks"] = limit
     try:

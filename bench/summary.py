@@ -20,6 +20,7 @@ SAME = (
     *("backend", "prefetch_factor", "persistent_workers", "comm_hook", "channels_last"),
     *("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers"),
 )
+AUTOCAST = ("bf16", "fp16")  # seen by what a layer gives out, where one could be looked at
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 COLD, WARM = 0.5, 0.9  # at most, and at least, this share of the files in the page cache
 
@@ -104,7 +105,7 @@ def _differences(case: Case, real: Effective) -> list[str]:
     for name in SAME:
         if (want := getattr(case, name)) != getattr(_DEFAULT, name):
             asked[name] = (want, getattr(real, name))
-    if case.precision is not None:
+    if case.precision is not None and (case.precision not in AUTOCAST or real.compute_dtype is not None):
         asked["precision"] = (case.precision, real.precision)
     if case.grad_accumulation > 1:
         asked["grad_accumulation"] = (case.grad_accumulation, real.micro_batches)

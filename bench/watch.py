@@ -141,7 +141,7 @@ class Watch:
         self._recorder = Recorder(EventStamps(module) if module is not None else HostStamps())
         counted = module if hasattr(module, "reset_peak_memory_stats") else None
         self._memory = MemoryWindow(counted, place.devices)
-        self._witness: Any = Witness(self._model, facts.compiled(self._model))
+        self._witness: Any = Witness(self._model)
         self._recorder.attach(self._model)
         self._memory.start()
         self._recorder.clock.sync()

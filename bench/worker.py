@@ -60,8 +60,13 @@ def run_rank(encoded: bytes) -> None:
         "pid": os.getpid(),
         "status": "ok",
     }
+    finished = Path(launch.scratch) / f"rank{known['local_rank']}.done.json"
+
+    def keep(found: dict[str, Any]) -> None:
+        _write(finished, msgspec.json.encode(RankTrace(**known | found, warnings=tuple(said))))
+
     try:
-        known |= _measure(launch, beat)
+        known |= _measure(launch, beat, keep)
     except BaseException as error:  # noqa: BLE001 - SystemExit of user code is a failure too
         known |= _failure(error)
         traceback.print_exc()
@@ -76,8 +81,13 @@ def run_rank(encoded: bytes) -> None:
         raise SystemExit(1)
 
 
-def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
-    """Build what the case asks for and run its window; returns fields of a RankTrace."""
+def _measure(
+    launch: Launch, beat: MutableSequence[int], keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Build what the case asks for and run its window; returns fields of a RankTrace.
+
+    They go to `keep` before anything more is tried: what happens then costs no finished window.
+    """
     case, started = launch.case, time.monotonic()
     strategy: plugins.Strategy = plugins.load("strategies", case.strategy)
     place = find_place(launch, strategy)
@@ -106,7 +116,7 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     first = next(source.batches)  # makes the loader's iterator, and its workers
     loaded = time.perf_counter()
     facts = effective(case, strategy, place, model, optimizer, source, first)
-    witness = Witness(model, compiled=case.compile is not False)
+    witness = Witness(model)
 
     batches = _then(first, source)
     training = recipe.make_training(
@@ -114,11 +124,14 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
     )
     compile_s = _compile(training, place, beat) if case.compile is not False else None
     window = _window(launch, place, training, beat, started + case.timeout_s)
+    if isinstance(
+        case.compile, str
+    ):  # CUDA graphs took their memory before the window: its peak is not the training's
+        gone = {"peak_allocated_bytes": None, "per_device_allocated_bytes": None}
+        window.memory = msgspec.structs.replace(window.memory, **gone)
     loss = _loss(training)
     facts = after_window(facts, case, model, optimizer, training, source, witness)
-    if launch.traces is not None and _half_left(started, case.timeout_s, place):
-        _trace_steps(launch.traces, training, place, beat)
-    return {
+    found = {
         "rendezvous_s": joined - began if strategy.collective else None,
         "build_s": built - joined,
         "first_batch_s": loaded - asked if source.loader is not None else None,
@@ -128,6 +141,10 @@ def _measure(launch: Launch, beat: MutableSequence[int]) -> dict[str, Any]:
         "effective": facts,
         **_trace(window, place, source, facts),
     }
+    if launch.traces is not None and _half_left(started, case.timeout_s, place):
+        keep(found)
+        found["trace_s"] = _trace_steps(launch.traces, training, place, beat)
+    return found
 
 
 def _loss(training: Training) -> float | None:
@@ -142,6 +159,8 @@ def _compile(training: Training, place: Place, beat: MutableSequence[int]) -> fl
     began = time.perf_counter()
     timed_steps(training, _clock(place), recipe.COMPILE_STEPS, _barrier(place), beat)
     recipe.end_compile_workers()
+    if place.accelerated:
+        torch.accelerator.empty_cache()  # what compiling tried out is not the training's
     beat[progress.MARKS] = 0
     return time.perf_counter() - began
 
@@ -152,13 +171,15 @@ def _half_left(started: float, limit_s: float, place: Place) -> bool:
     return bool(_slowest(spent_s, place)[0] < limit_s / 2)
 
 
-def _trace_steps(folder: str, training: Training, place: Place, beat: MutableSequence[int]) -> None:
-    """Profiler traces are extra: what goes wrong with them is a warning, the window is kept."""
+def _trace_steps(folder: str, training: Training, place: Place, beat: MutableSequence[int]) -> float:
+    """Profiler traces are extra: what goes wrong with them is a warning. Returns the seconds they took."""
     beat[progress.STATE] = progress.TRACING
+    began = time.perf_counter()
     try:
         write_trace(training, place, TRACE_STEPS, _barrier(place), beat, Path(folder))
-    except (OSError, RuntimeError) as error:
-        warnings.warn(f"no profiler trace: {error}", stacklevel=1)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the window is over
+        warnings.warn(f"no profiler trace: {type(error).__name__}: {error}", stacklevel=1)
+    return time.perf_counter() - began
 
 
 def _then(first: Any, source: Source) -> Any:

@@ -696,3 +696,11 @@ def test_a_curve_with_ddp_options_has_the_plain_device_as_its_base(tmp_path: Pat
     other = [Case(precision="bf16"), ddp(2)]
     (curve,) = analyse([simulate(tmp_path / "other", other)]).curves
     assert curve.base_cell != other[0].id
+
+
+def test_a_base_under_strong_scaling_has_the_same_micro_batch(tmp_path: Path) -> None:
+    """A strong batch of 64 in 4 micro-batches is a micro-batch of 16 on one device, not one of 64."""
+    strong = ddp(2, batch=64, scaling="strong", grad_accumulation=4)
+    same, other = Case(batch=16, grad_accumulation=4), Case(batch=64, grad_accumulation=4)
+    (curve,) = analyse([simulate(tmp_path / "s", [other, same, strong])]).curves
+    assert curve.base_cell == same.id

@@ -46,6 +46,18 @@ def test_numa_nodes_are_dealt_out_and_read_back(system):
     assert binding.nodes_of({0, 2}, system) == (0, 1)
 
 
+def test_nodes_without_a_cpu_of_ours_are_not_dealt_out(monkeypatch):
+    """A mask on the second node only: both ranks are bound there, none to the empty node."""
+    cpus = set(sorted(os.sched_getaffinity(0))[:1])
+    monkeypatch.setattr(binding, "numa_nodes", lambda *_: {0: {999}, 1: set(os.sched_getaffinity(0))})
+    bound = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, wanted: bound.append(set(wanted)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus)
+    for rank in (0, 1):
+        binding.bind("numa", rank, 2, None)
+    assert bound == [cpus, cpus]
+
+
 def test_a_kernel_that_says_nothing_is_null(tmp_path):
     """Without /sys entries there are no nodes, every CPU is its own core, and a device has no node."""
     assert binding.nodes_of({0}, tmp_path) is None

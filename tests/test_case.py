@@ -63,3 +63,14 @@ def test_an_unknown_field_is_refused():
     """A field that no case has is an error, not ignored."""
     with pytest.raises(msgspec.ValidationError, match="num_worker"):
         msgspec.convert({"num_worker": 2}, Case)
+
+
+def test_names_of_earlier_cells_stay_as_they_were():
+    """Ids are the resume key: settings that are newer than a study change none of its cells."""
+    assert Case().id == "single-n1-b16-resnet-small-device-44136fa355"
+    kept = Case(data="photos", num_workers=2, persistent_workers=True)
+    assert kept.id.startswith("single-n1-b16-resnet-small-photos-w2-persistent-")
+    off = Case(data="photos", num_workers=2, persistent_workers=False)
+    assert off.id.startswith("single-n1-b16-resnet-small-photos-w2-")
+    assert "persistent" not in off.id
+    assert "nobroadcast" in Case(strategy="ddp", broadcast_buffers=False).id

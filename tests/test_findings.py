@@ -244,12 +244,12 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         r"^the loss of single on 1 device, batch 16 a device, resnet-small on device is not finite$",
     ),
     "compile-time": (
-        [SINGLE, Case(compile=True)],
+        [SINGLE, Case(compile=True, timeout_s=600.0)],
         {
             "spread": 0.0,
             "step_s": lambda case: 0.08 if case.compile else 0.1,
             "change": only(
-                Case(compile=True),
+                Case(compile=True, timeout_s=600.0),
                 lambda r: msgspec.structs.replace(each_rank(r, "effective", graph_breaks=3), compile_s=20.0),
             ),
         },

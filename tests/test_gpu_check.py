@@ -53,7 +53,12 @@ def facts(case):
         "pinned": case.pin_memory,
         "wrapper": wrapper.get(case.strategy, "FSDPModule" if case.strategy == "fsdp" else "ResNet"),
         "device_uuids": ["GPU-0"],
-        "batch": 64,
+        "batch": case.batch,
+        "optimizer": {"adamw": "AdamW"}.get(case.optimizer, "SGD"),
+        "fused": case.fused,
+        "micro_batches": case.grad_accumulation,
+        "compiled_graphs": 1 if case.compile else None,
+        "comm_hook": case.comm_hook,
     }
 
 
@@ -85,9 +90,9 @@ def broken(found):
 
 
 def test_the_check_covers_what_it_promises_and_passes_on_a_good_device(tmp_path):
-    """16 cells: workers and pinning, precisions and layout, every strategy; all checks hold on records as they should be."""
+    """Workers and pinning, precisions and layout, strategies, hooks, compilation: all checks hold on good records."""
     found = rows(tmp_path)
-    assert len(found) == 16
+    assert len(found) == check.CELLS
     assert broken(found) == []
 
 

@@ -61,6 +61,13 @@ def reason(case, context=CPU):
         (Case(model="mlp", channels_last=True), "channels_last is a layout of images: mlp takes none"),
         (Case(strategy="dp", ranks=2, compile=True), "torch.compile does not go with dp"),
         (Case(fused=True), "fused needs optimizer = sgd or adamw"),
+        (Case(strategy="fsdp", optimizer="sgd", fused=True), "fused sgd does not go with fsdp"),
+        (Case(strategy="fsdp", channels_last=True), "channels_last does not go with fsdp"),
+        (Case(compile="reduce-overhead"), "compile reduce-overhead means CUDA graphs"),
+        (
+            Case(strategy="ddp", compile=True, bucket_cap_mb=0.5),
+            "torch.compile needs bucket_cap_mb of at least 1",
+        ),
         (Case(page_cache="cold"), "page_cache: data 'device' reads no files"),
         (
             Case(strategy="ddp", ranks=4, cpu_binding="cores"),
@@ -129,6 +136,21 @@ def test_what_needs_cuda_is_legal_there():
     assert reason(Case(precision="tf32"), gpu) is None
     assert reason(Case(strategy="ddp", ranks=2, comm_hook="bf16"), gpu) is None
     assert "needs nccl" in reason(Case(strategy="ddp", ranks=2, comm_hook="bf16", backend="gloo"), gpu)
+    assert reason(Case(compile="reduce-overhead"), gpu) is None
+
+
+def test_what_cuda_gets_wrong_is_skipped_there():
+    """CUDA graphs with micro-batches, autocast under DataParallel's replicas, TF32 on cards without it."""
+    gpu = legal.Context(host=gpu_host())
+    assert "CUDA graphs overwrite" in reason(Case(compile="max-autotune", grad_accumulation=2), gpu)
+    assert reason(Case(compile=True, grad_accumulation=2), gpu) is None
+    assert "does not hand the type of autocast" in reason(Case(strategy="dp", ranks=2, precision="bf16"), gpu)
+    assert reason(Case(strategy="dp", ranks=1, precision="bf16"), gpu) is None
+    turing = [msgspec.structs.replace(d, capability=7.5) for d in gpu.host.devices]
+    old = legal.Context(host=msgspec.structs.replace(gpu.host, devices=turing))
+    assert "needs Ampere or later: Card has none" in reason(Case(precision="tf32"), old)
+    rocm = legal.Context(host=msgspec.structs.replace(gpu.host, rocm="6.4"))
+    assert "this host has ROCm" in reason(Case(precision="tf32"), rocm)
 
 
 def test_compiling_needs_a_compiler():

@@ -41,6 +41,23 @@ def test_what_cannot_be_told_is_null(tmp_path):
     pagecache.evict(tmp_path / "none")
 
 
+def test_a_file_of_somebody_else_tells_nothing(file):
+    """The system answers "all in memory" to who neither owns nor may write a file: that is no answer."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    pagecache.evict(file)
+    file.chmod(0o644)
+    for folder in (file.parent, *file.parents):
+        if folder.stat().st_mode & 0o005 != 0o005 and folder.is_relative_to(file.parents[2]):
+            folder.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        os._exit(0 if pagecache.resident_share([file]) is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pagecache.resident_share([file]) == 0
+
+
 def test_cold_images_leave_the_cache_as_they_are_read(tmp_path, file):
     """With a cold cache a file is out again after its sample was made; without, it stays."""
     pytest.importorskip("torch")

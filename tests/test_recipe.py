@@ -11,7 +11,7 @@ from bench.build import make_model  # noqa: E402
 from bench.case import Case  # noqa: E402
 from bench.loop import CpuClock, timed_steps  # noqa: E402
 from bench.place import Place  # noqa: E402
-from bench.readback import Witness, optimizer_name  # noqa: E402
+from bench.readback import Witness, optimizer_name, wrapper_name  # noqa: E402
 from bench.recipe import make_optimizer, make_training, unwrapped  # noqa: E402
 from bench.strategies.fsdp import blocks  # noqa: E402
 from bench.workload import Workload  # noqa: E402
@@ -184,8 +184,31 @@ def test_fsdp_shards_block_by_block():
     assert model.blocks[0][1] not in found  # nothing to shard
 
 
-def test_compiled_models_are_seen_through():
-    """torch.compile's wrapper is not the model: names and states are read from what is inside."""
+def test_compiled_models_are_seen_through(group):
+    """torch.compile's wrapper is not the model; what fully_shard made of it is, since that is what exchanges."""
     model = net()
     assert unwrapped(torch.compile(model)) is model
     assert unwrapped(model) is model
+    flat = torch.nn.Bilinear(2, 2, 2)
+    case = Case(strategy="fsdp", compile=True)
+    sharded = make_model(case, Workload(flat), plugins.load("strategies", "fsdp"), PLACE)
+    assert unwrapped(sharded) is sharded
+    assert wrapper_name(unwrapped(sharded)) == "FSDPModule"
+
+
+def test_sharding_takes_the_ranks_device_and_group(group, monkeypatch):
+    """On a CPU rank of a torch built for CUDA the shards lie on the CPU, in the group that there is."""
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
+    model = make_model(Case(strategy="fsdp"), Workload(net()), plugins.load("strategies", "fsdp"), PLACE)
+    assert {p.device_mesh.device_type for p in model.parameters()} == {"cpu"}
+    assert next(model.parameters()).device_mesh.get_group() is torch.distributed.group.WORLD
+
+
+def test_of_a_compiled_module_only_a_smaller_type_tells(group):
+    """Its output is all that can be seen: bfloat16 there is bf16, float32 says nothing."""
+    for dtype, said in ((torch.bfloat16, "bfloat16"), (torch.float32, None)):
+        compiled = torch.compile(net(), backend="eager")
+        witness = Witness(compiled)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            compiled(torch.ones(2, 6))
+        assert witness.dtype == said

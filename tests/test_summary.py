@@ -159,7 +159,11 @@ def test_sync_bn_without_a_group_is_marked():
 @pytest.mark.parametrize(
     ("asked", "real", "says"),
     [
-        ({"precision": "bf16"}, {"precision": "fp32"}, "precision: bf16 asked for, fp32 in effect"),
+        (
+            {"precision": "bf16"},
+            {"precision": "fp32", "compute_dtype": "float32"},
+            "precision: bf16 asked for, fp32 in effect",
+        ),
         ({"optimizer": "adamw"}, {"optimizer": "SGD"}, "optimizer: adamw asked for, SGD in effect"),
         (
             {"optimizer": "sgd", "fused": True},
@@ -202,7 +206,8 @@ def test_settings_of_a_step_are_held_against_what_ran(asked, real, says):
 @pytest.mark.parametrize(
     ("asked", "real"),
     [
-        ({"precision": "bf16"}, {"precision": "bf16"}),
+        ({"precision": "bf16"}, {"precision": "bf16", "compute_dtype": "bfloat16"}),
+        ({"precision": "bf16"}, {"precision": "fp32", "compute_dtype": None}),
         ({"strategy": "zero1", "optimizer": "adamw"}, {"optimizer": "ZeroRedundancyOptimizer(AdamW)"}),
         ({"strategy": "fsdp"}, {"wrapper": "FSDPModule"}),
         ({"page_cache": "cold"}, {"page_cache_share": None}),

@@ -1,9 +1,11 @@
 """What the way a step is taken does beside its speed: compilation, a loss gone wild, state split over ranks."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
+from bench.case import Case
 from bench.checks.seen import Known, Seen, count, worst
 from bench.describe import describe
 from bench.evidence import Cell
@@ -31,7 +33,7 @@ def compile_time(known: Known) -> Iterator[Seen]:
 
 def _steps_to_pay(known: Known, cell: Cell, seconds: float) -> int | None:
     """Steps after which compilation has paid, by the same cell without it; None where that is not known."""
-    plain = known.evidence.cells.get(msgspec.structs.replace(cell.case, compile=False).id)
+    plain = _twin(known, cell, compile=False)
     ours = cell.average("step_s")
     theirs = plain.average("step_s") if plain is not None and plain.comparable else None
     return round(seconds / (theirs - ours)) if ours and theirs and theirs > 1.02 * ours else None
@@ -50,12 +52,22 @@ def state_split(known: Known) -> Iterator[Seen]:
     for cell in known.evidence.measured:
         if cell.case.strategy not in SHARDED or cell.case.devices == 1:
             continue
-        whole = known.evidence.cells.get(msgspec.structs.replace(cell.case, strategy="ddp").id)
+        whole = _twin(known, cell, strategy="ddp")
         ours, theirs = _held(known, cell), _held(known, whole) if whole is not None else None
         if ours and theirs:
             text = f"{describe(cell.case)}: a rank holds {size(ours)} of parameters and optimizer state"
             found.append(Seen(f"{text}, {size(theirs)} under ddp", (cell.id,), {}, theirs / ours))
     yield from worst(found)
+
+
+def _twin(known: Known, cell: Cell, **changes: Any) -> Cell | None:
+    """The cell that differs in these settings only; length and time limit of the run do not count."""
+
+    def plain(case: Case) -> Case:
+        return msgspec.structs.replace(case, steps=1, timeout_s=1.0)
+
+    wanted = plain(msgspec.structs.replace(cell.case, **changes))
+    return next((other for other in known.evidence.measured if plain(other.case) == wanted), None)
 
 
 def _held(known: Known, cell: Cell) -> float | None:

@@ -12,7 +12,7 @@ from bench.place import Place
 from bench.strategies._sync_bn import convert
 
 _DEFAULT = Case()
-POWERSGD_RANK, POWERSGD_START = 1, 10  # torch's rank; plain all-reduce for so many steps, as warm-up is
+POWERSGD_RANK, POWERSGD_START = 1, 2  # torch's rank; plain all-reduce for so few steps that no window has one
 
 
 def wrap_ddp(model: nn.Module, case: Case, place: Place) -> nn.Module:

@@ -10,6 +10,10 @@ def wrap(model: Any, case: Any, place: Any) -> Any:
 
     Blocks are compiled one by one: the gathering between them is no part of a graph.
     """
+    from functools import partial
+
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
     from bench.recipe import compiled
@@ -18,12 +22,18 @@ def wrap(model: Any, case: Any, place: Any) -> Any:
     if case.sync_bn:
         model = convert(model, place.accelerated)
     model = model.to(place.device)
+    # the group that there is, on this rank's kind of device: torch would take CUDA in any build that has it
+    mesh = DeviceMesh.from_group(torch.distributed.group.WORLD, place.device.type)
+    shard = partial(fully_shard, mesh=mesh)
     found = blocks(model)
+    if case.compile is not False:  # blocks share a forward: one graph each, where they differ
+        limit = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = max(limit, 2 * len(found))
     for parent, name, block in found:
         part = compiled(case, block)
         setattr(parent, name, part)
-        fully_shard(part)
-    return fully_shard(model if found else compiled(case, model))
+        shard(part)
+    return shard(model if found else compiled(case, model))
 
 
 def blocks(model: Any) -> list[tuple[Any, str, Any]]:
@@ -53,5 +63,6 @@ PLUGIN = Strategy(
     wrap,
     collective=True,
     compiles=True,
+    sharded=True,
     wrappers=("FSDPModule",),
 )

@@ -133,6 +133,29 @@ def test_a_trace_a_rank_has_the_phases(crossed):
     assert any("gloo:all_reduce" in event.get("name", "") for event in events)
 
 
+def test_a_trace_that_fails_costs_no_window(tmp_path):
+    """A rank that raises while it is traced, the other waiting for it: both windows are kept, and the reason is said."""
+    text = """
+    [case]
+    strategy = "ddp"
+    ranks = 2
+    model = "faulty:build"
+    data = "own"
+    batch = 4
+    steps = 8
+    [case.model_args]
+    fault = "traced"
+    """
+    code, out = scalemark(tmp_path, "run", suite(tmp_path, text), "--quick", "--trace", "-o", "results/t")
+    assert code == 0, out
+    (row,) = records(tmp_path / "results/t")
+    assert row.status == "ok"
+    assert row.window.samples_per_s > 0
+    assert any("no profiler trace: ValueError: planted" in text for text in row.ranks[1].warnings)
+    assert list((tmp_path / "results/t/traces").glob("*/*")) == []
+    assert "traces:" not in out
+
+
 def test_many_settings_at_once_are_all_in_effect(everything):
     """Accumulation, fused AdamW, channels_last, bound CPUs, cold files and DDP's options, together and read back."""
     for strategy in ("ddp", "zero1"):
