@@ -79,12 +79,14 @@ def rows(tmp_path):
 def broken(found):
     """Names of the checks that fail on these rows."""
     every = [
-        name for name, holds in check.EVERY.items() if not all(holds(row, row["ranks"][0]) for row in found)
+        name
+        for name, holds in check.EVERY.items()
+        if not all(check.held(holds, row, row["ranks"][0]) for row in found)
     ]
     some = []
     for name, chosen, holds in check.SOME:
         of = [row for row in found if chosen(row["requested"])]
-        if not of or not all(holds(row["ranks"][0]["effective"]) for row in of):
+        if not of or not all(check.held(holds, row["ranks"][0]["effective"]) for row in of):
             some.append(name)
     return every + some
 
