@@ -4,6 +4,7 @@ from collections.abc import Sequence, Set
 
 from bench.answers import Analysis, CellResult, Interval
 from bench.measures import MISSING, format_value
+from bench.wording import cell_labels
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,15 +27,17 @@ def results(analysis: Analysis) -> str:
     """Every cell's result, then the findings with their remedies."""
     headers = ["cell", "status", "launches", "throughput", "interval", "step", "efficiency"]
     bases = {curve.base_cell for curve in analysis.curves}
-    rows = [_row(cell, bases) for cell in analysis.cells if cell.status != "skipped"]
+    shown = [cell for cell in analysis.cells if cell.status != "skipped"]
+    names = cell_labels(shown)
+    rows = [_row(names[cell.cell], cell, bases) for cell in shown]
     findings = [f"{f.level}: {f.message}\n    {f.remedy}" for f in analysis.findings]
     return "\n".join(["", table(headers, rows), "", *findings])
 
 
-def _row(cell: CellResult, bases: Set[str]) -> list[str]:
+def _row(name: str, cell: CellResult, bases: Set[str]) -> list[str]:
     speed = cell.samples_per_s
     return [
-        cell.cell,
+        name,
         cell.status + (" (not converged)" if cell.converged is False else ""),
         str(cell.launches),
         format_value("samples_per_s", speed.value if speed else None),

@@ -226,7 +226,11 @@ class Study:
         if not self._rules.trace or cell.id in self._traced:
             return None
         self._traced.add(cell.id)
-        return str(self._store.trace_dir(name).resolve())
+        try:
+            return str(self._store.trace_dir(name).resolve())
+        except OSError as error:
+            self._show.say(f"{name}: no traces: {error.filename}: {error.strerror}")
+            return None
 
     def _name(self, cell: Cell, block: int) -> str:
         """b03-ddp-n2-...-hash, with r1, r2, ... where an interrupted launch is run again."""

@@ -104,3 +104,27 @@ def test_a_block_that_does_not_fit_the_time_is_not_begun(tmp_path):
     study._take(records(tmp_path, 0.01, 1)[0])
     assert not study._time_for(cells, 1)
     assert make(tmp_path / "other", budget_s=None)._time_for(cells, 1)
+
+
+def test_a_trace_that_has_no_place_costs_no_launch(tmp_path):
+    """Where the traces' folder cannot be made the launch goes on without one, and the reason is said once a cell."""
+    said = []
+    study = make(tmp_path, trace=True)
+    study._show = type("Show", (), {"say": lambda self, text: said.append(text)})()
+    (tmp_path / "store" / "traces").touch()
+    cell = study._plan.cells[0]
+    assert study._trace_folder(cell, "b00-x") is None
+    assert study._trace_folder(cell, "b01-x") is None
+    assert len(said) == 1
+    assert "no traces" in said[0]
+    assert "Not a directory" in said[0]
+
+
+def test_the_first_launch_of_a_cell_is_traced(tmp_path):
+    """With --trace each cell has one folder of traces; without it none."""
+    study = make(tmp_path, trace=True)
+    first, second = study._plan.cells[:2]
+    assert study._trace_folder(first, "b00-x").endswith("traces/b00-x")
+    assert study._trace_folder(first, "b01-x") is None
+    assert study._trace_folder(second, "b00-y") is not None
+    assert make(tmp_path / "other")._trace_folder(first, "b00-x") is None

@@ -1,5 +1,6 @@
 """A model in DistributedDataParallel as a case asks for it: its options and its communication hook."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -24,9 +25,12 @@ def wrap_ddp(model: nn.Module, case: Case, place: Place) -> nn.Module:
         name: value for name in DDP_OPTIONS if (value := getattr(case, name)) != getattr(_DEFAULT, name)
     }
     hook = options.pop("comm_hook", None)
-    wrapped = DistributedDataParallel(
-        model, device_ids=[place.device] if place.accelerated else None, **options
-    )
+    with warnings.catch_warnings():
+        # broadcast_buffers has another name from torch 2.13 on, which 2.9 does not know
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        wrapped = DistributedDataParallel(
+            model, device_ids=[place.device] if place.accelerated else None, **options
+        )
     if hook is not None:
         _register(wrapped, hook)
     return wrapped
