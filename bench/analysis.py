@@ -26,7 +26,7 @@ def analyse(stores: Sequence[Store]) -> Analysis:
     found = curves(evidence)
     compared = comparisons(evidence)
     memory = _memory(evidence)
-    winner, note = best(evidence, found)
+    winner = best(evidence, found)
     header = evidence.headers[0]
     return Analysis(
         study=" + ".join(header.study for header in evidence.headers),
@@ -38,8 +38,10 @@ def analyse(stores: Sequence[Store]) -> Analysis:
         findings=findings(Known(evidence, found, compared)),
         memory=memory,
         exclusions=_exclusions(evidence),
-        best=winner,
-        best_note=note,
+        best=winner.best,
+        best_note=winner.note,
+        more=winner.more,
+        more_ratio=winner.more_ratio,
         device_kind=_device_kind(evidence),
         host=header.host,
         environment=_environment(evidence),
@@ -48,6 +50,7 @@ def analyse(stores: Sequence[Store]) -> Analysis:
         created_at=max(header.created_at for header in evidence.headers),
         left_out=tuple(text for header in evidence.headers for text in header.left_out),
         truncated_lines=len(evidence.frames.broken),
+        traces=_traces(stores),
     )
 
 
@@ -135,6 +138,12 @@ def _held(row: MemoryRow) -> int | None:
     if row.device_used_bytes is not None or row.rank_pss_bytes is None:
         return row.device_used_bytes
     return row.rank_pss_bytes + (row.workers_pss_bytes or 0)
+
+
+def _traces(stores: Iterable[Store]) -> dict[str, int]:
+    """Folders that hold profiler traces, and how many files each has."""
+    found = {str(store.traces_dir): len(list(store.traces_dir.glob("*/*.json*"))) for store in stores}
+    return {folder: count for folder, count in found.items() if count}
 
 
 def _device_kind(evidence: Evidence) -> str:

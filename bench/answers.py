@@ -57,7 +57,9 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     base_devices: int
     base_samples_per_s: float
     points: tuple[Point, ...]
-    serial_fraction: dict[int, float | None]
+    serial_fraction: dict[
+        int, float | None
+    ]  # None on the base's own count, and where a point is slower than it
     note: str | None = None
     reference: bool = False
 
@@ -151,7 +153,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """The best configuration that may win a verdict."""
+    """The best configuration that may win a verdict, or the best of those on more devices."""
 
     cell: str
     label: str
@@ -159,6 +161,10 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: Interval | None
     base: str | None
     loss: Loss | None
+    settings: tuple[str, ...] = ()  # fields that vary in the study and are not at their plainest level here
+    over_plain: Interval | None = (
+        None  # its throughput over that of the same cell with those at their plainest
+    )
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,3 +189,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     left_out: tuple[str, ...]
     truncated_lines: int
+    more: Best | None = None  # where more devices than the best's were tried: the fastest of those
+    more_ratio: Interval | None = None  # its throughput over the best's
+    traces: dict[str, int] = {}  # folder of profiler traces -> files in it

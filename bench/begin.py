@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
 from bench import __version__
+from bench.case import FIELDS
+from bench.errors import UsageError
 from bench.gitstate import git_state
 from bench.machine import Host
 from bench.options import data_plugin
 from bench.plan import Plan
+from bench.plugins import clip
 from bench.records import StudyHeader
 from bench.study import Rules
 
@@ -43,6 +47,33 @@ def header(
         git=git_state(),
         host=msgspec.to_builtins(host),
         left_out=plan.left_out,
+    )
+
+
+def check_resumed(plan: Plan, before: StudyHeader, root: Path) -> None:
+    """Raise UsageError for a plan with cells that the study to go on with does not have: they would stand in it side by side.
+
+    Cells that the study left out for want of time are its own: another budget may have room for them.
+    """
+    old = {cell.id for cell in before.cells}
+    new = [
+        cell
+        for cell in plan.runnable
+        if cell.id not in old and not any(cell.id in text for text in before.left_out)
+    ]
+    if not new or not before.cells:
+        return
+    told = []
+    for field in FIELDS:
+        had = list(dict.fromkeys(repr(getattr(cell.case, field)) for cell in before.cells))
+        asked = dict.fromkeys(repr(getattr(cell.case, field)) for cell in new)
+        other = [value for value in asked if value not in had]
+        if other:
+            told.append(f"{field} {', '.join(other)} (it has {', '.join(had[:3])})")
+    what = "; ".join(told[:4]) or f"cells such as {new[0].id}"
+    raise UsageError(
+        f"--resume: {root} was run without {clip(what, 400)}: give the settings that it was run with, or leave out"
+        " --resume and give another name by -o"
     )
 
 

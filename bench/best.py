@@ -1,9 +1,14 @@
 """The best configuration of a study: which it is, what it may not claim, and where its time goes."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from bench import stats
-from bench.answers import Best, Curve, Loss, Point
+from bench.answers import Best, Curve, Interval, Loss, Point
+from bench.case import Case
+from bench.comparisons import plainest
 from bench.describe import describe, needed_phases
 from bench.evidence import Cell, Evidence, relative
 from bench.records import PHASES
@@ -17,17 +22,32 @@ LOSSES = {
     "other": "the rest of the step",
 }
 SMALL = 0.01  # of a step: a smaller loss is not named
+# What a cell is, not how it is set: no part of "which settings won".
+NO_SETTINGS = {
+    *("strategy", "ranks", "nodes", "scaling", "model", "model_args", "data", "data_args"),
+    *("steps", "seed", "timeout_s"),
+}
 
 
-def best(evidence: Evidence, found: Sequence[Curve]) -> tuple[Best | None, str | None]:
+class Winner(NamedTuple):
+    """The best, or None; why there is none or what it may not claim; the fastest on more devices than it."""
+
+    best: Best | None
+    note: str | None
+    more: Best | None = None
+    more_ratio: Interval | None = None
+
+
+def best(evidence: Evidence, found: Sequence[Curve]) -> Winner:
     """The fastest configuration of the study's main workload, and what it may not claim.
 
-    Reference implementations never win; stand-ins only where there is nothing else.
+    Reference implementations never win; stand-ins only where there is nothing else. Where cells on more devices
+    were measured and are slower, the fastest of those is given too: that is what a study of scaling asks.
     """
     fair = [cell for cell in evidence.measured if cell.comparable and not cell.reference]
     real = [cell for cell in fair if not cell.stand_ins]
     if not fair:
-        return None, _why_none(evidence)
+        return Winner(None, _why_none(evidence))
     groups: dict[str, list[Cell]] = {}
     for cell in real or fair:
         groups.setdefault(_workload(cell), []).append(cell)
@@ -37,7 +57,13 @@ def best(evidence: Evidence, found: Sequence[Curve]) -> tuple[Best | None, str |
     notes = [] if real else ["only stand-ins were measured: a calibration, not a model's speed"]
     notes += [f"of the cells on {name}"] * (len(groups) > 1)
     notes += _against_next(order)
-    return _winner(evidence, found, first), "; ".join(notes) or None
+    more = next((cell for cell in order if cell.case.devices > first.case.devices), None)
+    return Winner(
+        _winner(evidence, found, first, cells),
+        "; ".join(notes) or None,
+        _winner(evidence, found, more, cells) if more else None,
+        relative(first, more).interval() if more else None,
+    )
 
 
 def _workload(cell: Cell) -> str:
@@ -64,7 +90,7 @@ def _against_next(order: Sequence[Cell]) -> list[str]:
     return [f"not told apart from {describe(order[1].case)}"]
 
 
-def _winner(evidence: Evidence, found: Sequence[Curve], best: Cell) -> Best:
+def _winner(evidence: Evidence, found: Sequence[Curve], best: Cell, among: Sequence[Cell]) -> Best:
     places = [
         (curve, point)
         for curve in found
@@ -72,6 +98,7 @@ def _winner(evidence: Evidence, found: Sequence[Curve], best: Cell) -> Best:
         if point.cell == best.id and curve.base_cell != best.id
     ]
     curve, point = places[0] if places else (None, None)
+    settings, plain = _settings(best, among)
     assert best.samples_per_s is not None
     return Best(
         cell=best.id,
@@ -80,14 +107,31 @@ def _winner(evidence: Evidence, found: Sequence[Curve], best: Cell) -> Best:
         efficiency=point.efficiency if point else None,
         base=curve.base if curve else None,
         loss=_loss(evidence, best, curve, point),
+        settings=settings,
+        over_plain=relative(plain, best).interval() if plain else None,
     )
+
+
+def _settings(best: Cell, among: Sequence[Cell]) -> tuple[tuple[str, ...], Cell | None]:
+    """The fields that vary among the cells and are not at their plainest level here, and the cell with all of them so.
+
+    None in the place of that cell where there is no such field or it was not measured.
+    """
+    plain: dict[str, object] = {}
+    for name in (field for field in Case.__struct_fields__ if field not in NO_SETTINGS):
+        lowest = plainest(name, {getattr(cell.case, name) for cell in among})
+        if getattr(best.case, name) != lowest:
+            plain[name] = lowest
+    wanted = msgspec.structs.replace(best.case, **plain)
+    match = next((cell for cell in among if cell.case == wanted), None) if plain else None
+    return tuple(plain), match
 
 
 def _loss(evidence: Evidence, best: Cell, curve: Curve | None, point: Point | None) -> Loss | None:
     """The phase that grew most over the base; on one device, the part that is not training.
 
     Under strong scaling a phase should shrink with the devices: what is above that is the loss. None
-    where a needed phase is missing on either side: a cause cannot be named from part of a step.
+    where a needed phase is missing on either side, or few steps dominate it: no cause is named from that.
     """
     ours = evidence.critical(best.id)
     base: Mapping[str, float | None] = dict.fromkeys(("data_wait", "h2d"), 0.0)
@@ -95,6 +139,8 @@ def _loss(evidence: Evidence, best: Cell, curve: Curve | None, point: Point | No
     if curve and point and point.devices > curve.base_devices:
         base = evidence.critical(curve.base_cell)
         shrink = curve.base_devices / point.devices if curve.scaling == "strong" else 1.0
+    if best.hiccups or (curve and evidence.cells[curve.base_cell].hiccups):
+        return None
     step = ours["step"]
     needed = needed_phases(best.case)
     if not step or any(ours[phase] is None or base.get(phase, 0.0) is None for phase in needed):

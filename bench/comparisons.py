@@ -1,7 +1,7 @@
 """What one setting does: pairs of cells that differ in nothing else, and a word for each."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -19,7 +19,10 @@ FACTORS = (
     *("sync_bn", "strategy", "backend", "threads", "cpu_binding"),
     *("precision", "channels_last", "compile", "optimizer", "fused", "grad_accumulation", *DDP_OPTIONS),
 )
-STRATEGY_ORDER = ("single", "dp", "ddp", "zero1", "fsdp")
+ORDERS = {
+    "strategy": ("single", "dp", "ddp", "zero1", "fsdp"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+}
 NO_TRANSFER = "reference implementation on CPU: does not transfer to torch's own"
 _DEFAULT = Case()
 
@@ -74,11 +77,18 @@ def _chosen(factor: str, levels: dict[object, Cell]) -> Iterator[tuple[Cell, Cel
         )
 
 
+def plainest(factor: str, values: Iterable[object]) -> object:
+    """The default where it is among the levels, else the one that the others are compared with."""
+    levels, default = list(values), getattr(_DEFAULT, factor)
+    return default if default in levels else min(levels, key=lambda value: _rank(factor, value))
+
+
 def _rank(factor: str, value: object) -> tuple[int, str, float]:
-    """None first, then off before on, small before large; strategies from plain to distributed."""
-    if factor == "strategy":
-        known = STRATEGY_ORDER.index(str(value)) if value in STRATEGY_ORDER else len(STRATEGY_ORDER)
-        return known, str(value), 0.0
+    """None first, then off before on, small before large; strategies and precisions from plain to special."""
+    order = ORDERS.get(factor, ())
+    if order and value is not None:
+        known = order.index(str(value)) if value in order else len(order)
+        return 1 + known, str(value), 0.0
     if isinstance(value, int | float):
         return 1, "", float(value)
     return (0, "", 0.0) if value is None else (1, str(value), 0.0)
@@ -164,6 +174,9 @@ def _notes(evidence: Evidence, pair: Pair, delta: float, significant: bool, fami
         yield "from different studies: what differs between these is in the ratio"
     elif not significant and stats.verdict(estimate, delta) not in ("inconclusive", "equivalent"):
         yield f"not significant among {family} comparisons (Benjamini-Hochberg)"
+    hiccups = [level(getattr(cell.case, pair.factor)) for cell in (pair.a, pair.b) if cell.hiccups]
+    if hiccups:
+        yield f"doubtful: few steps dominate the window of {' and of '.join(hiccups)}"
     if pair.a.reference and pair.b.reference:
         yield NO_TRANSFER
     if pair.factor == "sync_bn":

@@ -1,9 +1,12 @@
 """Tables and results as plain text: the same on a terminal, in a pipe and in a log."""
 
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from bench.answers import Analysis, CellResult, Interval
-from bench.measures import MISSING, format_value
+from bench.answers import Analysis, CellResult, Comparison, Finding, Interval
+from bench.case import Case
+from bench.describe import describe
+from bench.measures import MISSING, format_change, format_value
 from bench.wording import cell_labels
 
 
@@ -25,16 +28,56 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def results(analysis: Analysis) -> str:
     """Every cell's result, then the findings with their remedies."""
-    headers = ["cell", "status", "launches", "throughput", "interval", "step", "efficiency"]
-    bases = {curve.base_cell for curve in analysis.curves}
     shown = [cell for cell in analysis.cells if cell.status != "skipped"]
     names = cell_labels(shown)
-    rows = [_row(names[cell.cell], cell, bases) for cell in shown]
-    findings = [f"{f.level}: {f.message}\n    {f.remedy}" for f in analysis.findings]
+    heading, last = _last_column(analysis, shown)
+    headers = ["cell", "status", "launches", "throughput", "interval", "step", heading]
+    rows = [_row(names[cell.cell], cell, last[cell.cell]) for cell in shown]
+    cases = {cell.cell: cell.case for cell in analysis.cells}
+    findings = [
+        f"{f.level}: {f.message}{_where(f, cases, names)}\n    {f.remedy}{_log(f)}" for f in analysis.findings
+    ]
     return "\n".join(["", table(headers, rows), "", *findings])
 
 
-def _row(name: str, cell: CellResult, bases: Set[str]) -> list[str]:
+def _log(finding: Finding) -> str:
+    """A line with the log to look at, for a finding that has one."""
+    return f"\n    log: {finding.evidence['log']}" if "log" in finding.evidence else ""
+
+
+def _where(finding: Finding, cases: Mapping[str, Case], names: Mapping[str, str]) -> str:
+    """The first cell of a finding whose message names none of its cells, by its name in the table: ` [DDP × 2]`."""
+    known = [cell for cell in finding.cells if cell in names]
+    if not known or any(describe(cases[cell]) in finding.message for cell in known):
+        return ""
+    more = f" and {len(known) - 1} more" if len(known) > 1 and " more cell" not in finding.message else ""
+    return f" [{names[known[0]]}{more}]"
+
+
+def _last_column(analysis: Analysis, shown: Sequence[CellResult]) -> tuple[str, dict[str, str]]:
+    """Efficiency; where every cell is a base of its own, the change from the default of the main setting."""
+    bases = {curve.base_cell for curve in analysis.curves}
+    measured = [cell for cell in shown if cell.samples_per_s]
+    main = Counter(one.factor for one in analysis.comparisons).most_common(1)
+    if main and all(cell.cell in bases for cell in measured):
+        return f"{main[0][0]} vs default", _changes(analysis, shown, main[0][0])
+    return "efficiency", {cell.cell: "base" if cell.cell in bases else _efficiency(cell) for cell in shown}
+
+
+def _changes(analysis: Analysis, shown: Sequence[CellResult], factor: str) -> dict[str, str]:
+    """Cell -> change of throughput from the cell that differs in this factor only; "default" for that one."""
+    pairs = {one.b_cell: one for one in reversed(analysis.comparisons) if one.factor == factor}
+    first = {one.a_cell for one in pairs.values()} - pairs.keys()
+    return {cell.cell: "default" if cell.cell in first else _change(pairs.get(cell.cell)) for cell in shown}
+
+
+def _change(pair: Comparison | None) -> str:
+    if pair is None or pair.verdict == "not comparable":
+        return MISSING if pair is None else pair.verdict
+    return format_change(pair.ratio.value)
+
+
+def _row(name: str, cell: CellResult, last: str) -> list[str]:
     speed = cell.samples_per_s
     return [
         name,
@@ -43,7 +86,7 @@ def _row(name: str, cell: CellResult, bases: Set[str]) -> list[str]:
         format_value("samples_per_s", speed.value if speed else None),
         _half_width(speed),
         format_value("step_s", cell.step_s),
-        "base" if cell.cell in bases else _efficiency(cell),
+        last,
     ]
 
 

@@ -149,7 +149,12 @@ def _label(case: Case) -> str:
 
 
 def _serial(point: Point, scaling: str, base: Cell) -> float | None:
-    """Karp-Flatt under strong scaling, Gustafson under weak; devices count in units of the base."""
+    """Karp-Flatt under strong scaling, Gustafson under weak; devices count in units of the base.
+
+    None where the point is slower than the base: a share above 100 % is no share.
+    """
+    if point.speedup.value < 1:
+        return None
     times = point.devices / base.case.devices
     if scaling == "strong":
         return stats.karp_flatt(point.speedup.value, times)

@@ -98,6 +98,8 @@ class Watcher:
     def __init__(self, scratch: Path, ranks: int, timeout_s: float) -> None:
         self._scratch, self._ranks = scratch, ranks
         self._deadline = time.monotonic() + timeout_s
+        self._beats = progress.open_all(scratch)
+        self._motion = progress.Motion(self._beats, ranks, time.monotonic())
         self._pids: dict[int, int] = {}
         self._died_ns: dict[int, int] = {}
         self._killed: set[int] = set()
@@ -141,6 +143,7 @@ class Watcher:
 
     def _keep_time(self) -> None:
         while not self._closed.wait(0.05):
+            self._motion.look(time.monotonic())
             if time.monotonic() > self._deadline:
                 self._hung = self._evidence()
                 self._tell_rest(signal.SIGUSR1)  # each writes its stack to its log
@@ -184,13 +187,17 @@ class Watcher:
 
     def _evidence(self) -> dict[str, Any]:
         """What each rank is doing at the time limit."""
-        beats = progress.open_all(self._scratch)
+        beats, now_s = self._beats, time.monotonic()
         at = [r * progress.FIELDS for r in range(self._ranks)]
         return {
             "timed_out": True,
             "marks_passed": tuple(beats[i + progress.MARKS] for i in at),
             "states": tuple(beats[i + progress.STATE] for i in at),
             "stopped": tuple(_stopped(self._pids.get(r)) for r in range(self._ranks)),
+            "still_s": self._motion.still_s(now_s),
+            "longest_s": self._motion.longest_s(),
+            "planned": max(beats[i + progress.PLANNED] for i in at),
+            "in_window_s": self._motion.in_window_s(now_s),
         }
 
 

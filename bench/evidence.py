@@ -1,8 +1,8 @@
 """What the analysis works on: every cell with its launches, and what its ranks said."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,10 @@ SAID = (
     *("batch", "batch_bytes", "gradient_bytes", "dataset_len", "padded", "dropped", "warnings"),
     *("prefetch_factor", "device_used_source", "graph_breaks", "parameter_bytes", "optimizer_state_bytes"),
 )
+
+
+SERIAL = "a bucket at a time"  # real work that overlaps with nothing: no stand-in
+HICCUPS = 1.5  # times the median step: a mean beyond it is that of few steps
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,19 @@ class Cell:
 
     @property
     def stand_ins(self) -> tuple[str, ...]:
-        """What replaced a real model or real data."""
-        names = (name for row in self.shown for name in row.stand_ins if "reference" not in name)
+        """What replaced a real model or real data. (Real work done serially replaces nothing.)"""
+        told = (name for row in self.shown for name in row.stand_ins)
+        names = (name for name in told if "reference" not in name and SERIAL not in name)
         return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def hiccups(self) -> tuple[Any, ...]:
+        """The shown launches whose mean step is far above the median: few steps make most of the window."""
+        return tuple(
+            row
+            for row in self.shown
+            if (finite(row.step_s) or 0.0) > HICCUPS * (finite(row.p50_s) or math.inf)
+        )
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
@@ -107,6 +121,7 @@ class Cell:
         said = [mark for row in self.shown for mark in row.marks]
         states = {row.steady for row in self.shown}
         said += ["unsteady"] * ("unsteady" in states) + ["steady state assumed"] * ("assumed" in states)
+        said += ["hiccups"] * bool(self.hiccups)
         named = any("reference" in mark for mark in said)
         said += ["reference implementation"] * (self.reference and not named) + list(self.stand_ins)
         said += [row.reject for row in self.shown if row.reject]
@@ -125,6 +140,7 @@ class Evidence:
     frames: frame.Frames
     cells: dict[str, Cell]
     ranks: "DataFrame"
+    stores: Mapping[str, Store] = field(default_factory=dict)  # by the study's name in the frames
 
     @property
     def headers(self) -> tuple[StudyHeader, ...]:
@@ -169,6 +185,16 @@ class Evidence:
             found.setdefault(str(cell), {})[int(rank)] = row
         return found
 
+    @cached_property
+    def by_launch(self) -> dict[tuple[str, str], dict[int, dict[str, float | None]]]:
+        """(study, launch) -> rank -> phase (and "step") -> mean seconds a step, of the shown launches."""
+        columns = ["step_s", *frame.PHASE_COLUMNS]
+        found: dict[tuple[str, str], dict[int, dict[str, float | None]]] = {}
+        for study, launch, rank, *values in self.rank_rows("study", "launch", "rank", *columns):
+            row = {name[:-2]: finite(value) for name, value in zip(columns, values, strict=True)}
+            found.setdefault((str(study), str(launch)), {})[int(rank)] = row
+        return found
+
     def critical(self, cell: str) -> dict[str, float | None]:
         """Phases of the rank that comes last to the gradient exchange: its backward holds no waiting.
 
@@ -198,7 +224,8 @@ def gather(stores: Sequence[Store]) -> Evidence:
                 cells[plan.id] = Cell(plan.id, plan.case, plan.suite, plan.skipped, *limits, launches)
     for cell in rows.keys() - cells.keys():  # the plan was changed after these had run
         cells[cell] = Cell(cell, rows[cell][0].case, "", None, *limits, tuple(rows[cell]))
-    return Evidence(frames, cells, _shown_ranks(frames.ranks, cells.values()))
+    named = dict(zip(frame.study_names(stores), stores, strict=True))
+    return Evidence(frames, cells, _shown_ranks(frames.ranks, cells.values()), named)
 
 
 def _shown_ranks(ranks: "DataFrame", cells: Iterable[Cell]) -> "DataFrame":

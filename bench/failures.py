@@ -69,6 +69,7 @@ REMEDIES = {
     "communication": "look at the log of the first failing rank; check interface and firewall",
     "loader_worker": "look at the rank's log: a loader worker died or hung",
     "signal": "look at who sent the signal: the kernel's log names its out-of-memory kills",
+    "too_slow": "raise timeout_s, or lower steps or the batch",
     "hang": "look at the rank's log for its last stack; raise timeout_s if the step is only slow",
     "exception": "look at the rank's log for the traceback",
     "engine_lost": "the process that runs the ranks died; run again with --resume",
@@ -79,6 +80,7 @@ REMEDIES = {
 # Classes that would fail the same way again: one such failure closes a cell.
 HOPELESS = {
     "oom_device",
+    "too_slow",
     "compile",
     "usage",
     "batchnorm_single_value",
@@ -92,6 +94,9 @@ HOPELESS = {
     "no_such_name",
     "import_error",
 }
+
+
+STILL_S = 2.0  # a rank that has not moved for this long, and never paused as long, does not move any more
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +172,32 @@ def stuck_rank(marks_passed: Sequence[int], stopped: Sequence[bool]) -> tuple[in
     if len(behind) == 1 and len(marks_passed) > 1:
         return behind[0], f"rank {behind[0]} is furthest behind"
     if len(marks_passed) == 1:
-        return 0, "the only rank stopped moving"
+        return 0, "the only rank got no further"
     return None, "all ranks wait at the same point: the rank cannot be named"
+
+
+def moving(still_s: Sequence[float], longest_s: Sequence[float], stopped: Sequence[bool]) -> bool:
+    """Whether every rank has moved lately: within twice the longest that it had stood still before, or 2 s."""
+    paces = zip(still_s, longest_s, strict=True)
+    return bool(still_s) and not any(stopped) and all(s <= max(STILL_S, 2 * longest) for s, longest in paces)
+
+
+def too_slow(limit_s: float, steps: float, planned: int, window_s: float) -> Verdict:
+    """A launch that came to its time limit while it moved: how far it came, and what it needs by that pace."""
+    needed_s = limit_s + window_s * (planned - steps) / steps if steps else 0.0
+    needed = f"; about {1.1 * needed_s:.0f} s are needed" if needed_s > limit_s else ""
+    detail = (
+        f"time limit of {limit_s:g} s reached after {int(steps)} of {planned} steps{needed}: raise timeout_s"
+    )
+    return Verdict(reason="too_slow", first_rank=None, detail=detail)
+
+
+def compiling(limit_s: float) -> Verdict:
+    """A launch that came to its time limit in torch.compile, which passes no marks."""
+    detail = (
+        f"time limit of {limit_s:g} s reached while torch.compile worked, before the window: raise timeout_s"
+    )
+    return Verdict(reason="too_slow", first_rank=None, detail=detail)
 
 
 def _victim(end: RankEnd) -> bool:

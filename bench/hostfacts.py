@@ -1,11 +1,13 @@
 """Plain facts about this host, each read on its own and None where the platform does not say."""
 
+import contextlib
 import os
 import platform
 import resource
 import shutil
 import socket
 import threading
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ RESOLVE_TIMEOUT_S = 2.0
 UNKNOWN_SPEED = 0xFFFF  # what many virtual interfaces answer
 SYSTEM = Path("/sys/devices/system")
 CLASSES = Path("/sys/class")
+LIBRARIES = ("transformers", "timm", "torchvision")
+FORMATS = {  # flags of x86 and of ARM
+    "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
 
 
 def facts() -> dict[str, Any]:
@@ -33,6 +40,8 @@ def facts() -> dict[str, Any]:
         "numa_nodes": len(list(SYSTEM.glob("node/node[0-9]*"))) or None,
         "governor": governor(),
         "compiler": compiler(),
+        "cpu_formats": cpu_formats(),
+        "libraries": libraries(),
         "clocksource": read(SYSTEM / "clocksource/clocksource0/current_clocksource"),
         "memory_bytes": psutil.virtual_memory().total,
         "shm_total_bytes": shm_total,
@@ -63,6 +72,24 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def cpu_formats() -> list[str] | None:
+    """Which of bf16 and fp16 the CPU multiplies itself, by the kernel's flags of it; None where it gives none."""
+    for line in (read(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return [kind for kind, needed in FORMATS.items() if needed & set(flags.split())]
+    return None
+
+
+def libraries() -> dict[str, str]:
+    """The libraries of models that are installed, with their versions; none is imported."""
+    found = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def governor() -> str | None:

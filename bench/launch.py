@@ -14,8 +14,9 @@ from typing import IO, Any
 import msgspec
 
 from bench import guard, progress
+from bench.case import Case
 from bench.cgroup import oom_kills
-from bench.failures import RankEnd, Verdict, first_failure, stuck_rank
+from bench.failures import RankEnd, Verdict, compiling, first_failure, moving, stuck_rank, too_slow
 from bench.machine import own_python
 from bench.records import Ended, Launch, Outcome, RankTrace, marks_a_step
 
@@ -246,12 +247,25 @@ def _hang(launch: Launch, outcome: Outcome, traces: tuple[RankTrace, ...], kills
     found = first_failure(own, kills)
     if found and found.reason != "communication":
         return found
+    slow = _slow(launch.case, outcome)
+    if slow:
+        return slow
     # on a device the host runs ahead: how many marks it has passed does not say where the device is
     marks = outcome.marks_passed if launch.device_kind == "cpu" else (0,) * len(outcome.states)
     at = [state * 10**9 + passed for state, passed in zip(outcome.states, marks, strict=True)]
     rank, why = stuck_rank(at, outcome.stopped)
     states = ", ".join(f"rank {r} in {progress.STATES[state]}" for r, state in enumerate(outcome.states))
     return Verdict(reason="hang", first_rank=rank, detail=f"time limit reached: {why} ({states})")
+
+
+def _slow(case: Case, outcome: Outcome) -> Verdict | None:
+    """A launch that was still at work at its time limit: no rank stands still, or all of them compile."""
+    if set(outcome.states) == {progress.COMPILING} and not any(outcome.stopped):
+        return compiling(case.timeout_s)
+    if outcome.in_window_s is None or not moving(outcome.still_s, outcome.longest_s, outcome.stopped):
+        return None
+    steps = min(outcome.marks_passed) / marks_a_step(case.grad_accumulation)
+    return too_slow(case.timeout_s, steps, outcome.planned, outcome.in_window_s)
 
 
 def _ends(outcome: Outcome, traces: tuple[RankTrace, ...], processes: int) -> list[RankEnd]:

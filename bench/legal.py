@@ -23,6 +23,7 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     batch_norm: bool = False
     image: bool = False
     tokens: bool = False
+    products: float | None = None  # of a weight and an activation in a sample's forward pass, roughly
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

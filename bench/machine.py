@@ -105,6 +105,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     governor: str | None = None
     clocksource: str | None = None
     compiler: str | None = None  # a C++ compiler, as torch.compile needs it
+    cpu_formats: list[str] | None = (
+        None  # of bf16 and fp16, those that the CPU computes itself; None: not known
+    )
+    libraries: dict[str, str] = {}  # of models: those that are installed, with their versions
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
     shm_total_bytes: int | None = None

@@ -34,6 +34,16 @@ def option(given: Mapping[str, Any], options: plugins.Options, key: str) -> Any:
     return type(default)(given.get(key, default))
 
 
+def check_divides(case: Case, options: plugins.Options, whole: str, part: str) -> None:
+    """Raise UsageError unless one option of the case's model is a multiple of another."""
+    size, parts = (option(case.model_args, options, key) for key in (whole, part))
+    if size % parts:
+        raise UsageError(
+            f"model_args of {plugins.clip(case.model)!r}: {whole} = {size} does not divide by {part} = {parts}: "
+            f"make it a multiple of {parts}"
+        )
+
+
 def model_plugin(name: str) -> tuple[plugins.Model, str | None] | None:
     """The model plug-in of a case and what follows a ':' in its name; None for a `module:factory` of the user's.
 
@@ -53,13 +63,17 @@ def model_plugin(name: str) -> tuple[plugins.Model, str | None] | None:
 
 
 def check_model(case: Case) -> None:
-    """Raise UsageError for an unknown model and for options that it does not have; a user's own is not looked at."""
+    """Raise UsageError for an unknown model, for options that it does not have and for those that do not go together.
+
+    A user's own model is not looked at.
+    """
     found = model_plugin(case.model)
     if found is None:
         return
     plugin, _ = found
     given = {k: v for k, v in case.model_args.items() if k in plugin.options or not plugin.open_options}
     check_options("models", case.model, given, plugin.options)
+    plugin.check(case)
 
 
 def built_first(case: Case) -> bool:

@@ -10,7 +10,7 @@ from bench.case import Case
 from bench.errors import UsageError
 from bench.estimate import Estimate
 from bench.machine import Host, device_kind
-from bench.options import built_first, data_plugin
+from bench.options import built_first, data_plugin, model_plugin
 from bench.preflight import brought_by
 from bench.records import Cell
 
@@ -37,10 +37,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The cells that are not skipped."""
         return tuple(cell for cell in self.cells if cell.skipped is None)
 
+    def launch_s(self, cell: Cell) -> float:
+        """Expected seconds of a launch, which ends at its time limit."""
+        return min(self.estimates[cell.id].seconds, cell.case.timeout_s)
+
+    def too_slow(self, cell: Cell) -> bool:
+        """Whether a launch is expected to end at its time limit; such a cell runs once."""
+        return self.estimates[cell.id].seconds > cell.case.timeout_s
+
     @property
     def block_s(self) -> float:
-        """Expected seconds of one block: every runnable cell once."""
-        return estimate.BLOCK_S + sum(self.estimates[cell.id].seconds for cell in self.runnable)
+        """Expected seconds of the first block: every runnable cell once."""
+        return estimate.BLOCK_S + sum(map(self.launch_s, self.runnable))
+
+    def blocks_s(self, blocks: int) -> float:
+        """Expected seconds of so many blocks."""
+        later = [self.launch_s(cell) for cell in self.runnable if not self.too_slow(cell)]
+        return self.block_s + (blocks - 1) * (estimate.BLOCK_S + sum(later) if later else 0.0)
 
 
 def check_words(names: Sequence[str], sets: Sequence[str]) -> None:
@@ -75,8 +88,8 @@ def make_plan(
     for one in used:
         for case in suite.expand(one, host, limit):
             tagged.setdefault(case.id, (one, case))
-    cells = _cells(tagged, context)
-    guesses = estimate.estimates([cell.case for cell in cells], host)
+    cells, brought = _cells(tagged, context)
+    guesses = estimate.estimates([cell.case for cell in cells], host, brought)
     left_out: list[str] = []
     composite = [one for one in named if one.parts]
     if composite:
@@ -87,7 +100,12 @@ def make_plan(
         factors=suite.factors(used, [cell.case for cell in cells]),
         estimates={cell.id: guesses[cell.id] for cell in cells},
         left_out=tuple(left_out),
-        notes=(*_notes(cells, host), *_made_up(cells, tagged)),
+        notes=(
+            *_notes(cells, host),
+            *_emulated(cells, host),
+            *_made_up(cells, tagged),
+            *_too_slow(cells, guesses),
+        ),
         oversubscribe=oversubscribe,
         devices=devices,
     )
@@ -97,21 +115,38 @@ def _parts(one: suite.Suite) -> list[suite.Suite]:
     return [part for name in one.parts for part in _parts(suite.load(name))] if one.parts else [one]
 
 
-def _cells(tagged: dict[str, tuple[suite.Suite, Case]], context: legal.Context) -> list[Cell]:
-    """Every case checked; a model that has to be is built once a distinct set of arguments, in its own process."""
+def _cells(
+    tagged: dict[str, tuple[suite.Suite, Case]], context: legal.Context
+) -> tuple[list[Cell], dict[str, legal.Brought]]:
+    """Every case checked, each once, and what the models bring that had to be built to know it, by cell.
+
+    That is done once a distinct set of arguments, in a process of its own.
+    """
+    built: dict[str, legal.Brought] = {}
+    cells: dict[str, Cell] = {}
     brought: dict[str, legal.Brought] = {}
-    cells = []
     for one, case in tagged.values():
         legal.check(case, context)
         if built_first(case):
             key = case.model + repr(sorted(case.model_args.items()))
-            if key not in brought:
-                brought[key] = brought_by(case)
-            context = msgspec.structs.replace(context, brought=brought[key])
-            if case.data == "own" and suite.chooses_data(one) and not brought[key].has_dataset:
-                case = msgspec.structs.replace(case, data="synthetic")
-        cells.append(Cell(id=case.id, case=case, suite=one.name, skipped=legal.why_not(case, context)))
-    return cells
+            if key not in built:
+                built[key] = brought_by(case)
+            context = msgspec.structs.replace(context, brought=built[key])
+            if case.data == "own" and suite.chooses_data(one):
+                case = msgspec.structs.replace(case, data=_data(case, built[key]))
+            brought[case.id] = built[key]
+        cell = Cell(id=case.id, case=case, suite=one.name, skipped=legal.why_not(case, context))
+        cells.setdefault(case.id, cell)
+    return list(cells.values()), brought
+
+
+def _data(case: Case, brought: legal.Brought) -> str:
+    """What `auto` is for a model that had to be built: what it brings; data of its kind only for another library's."""
+    if brought.has_dataset:
+        return "own"
+    if model_plugin(case.model) is None:
+        return "synthetic"
+    return "photos" if brought.image else "tokens" if brought.tokens else "synthetic"
 
 
 def _fit(
@@ -129,7 +164,7 @@ def _fit(
         reason = _pointless(cell.case, host)
         if any(suite.excluded(one, cell.case) for one in composite):
             reason = f"kept for: scalemark run {cell.suite}"
-        seconds = guesses[cell.id].seconds if cell.skipped is None else 0.0
+        seconds = min(guesses[cell.id].seconds, cell.case.timeout_s) if cell.skipped is None else 0.0
         if reason is None and kept and budget_s and (spent + seconds) * WORTH_LAUNCHES > budget_s:
             reason = f"no room beside {len(kept)} other cells: {WORTH_LAUNCHES} launches of each in {budget_s:.0f} s"
         if reason is None:
@@ -178,5 +213,31 @@ def _notes(cells: Sequence[Cell], host: Host) -> tuple[str, ...]:
 
 def _made_up(cells: Sequence[Cell], asked: Container[str]) -> list[str]:
     """Of models whose samples are made because they bring none and the suite left it open."""
-    models = dict.fromkeys(cell.case.model for cell in cells if cell.id not in asked)
+    made = [cell.case for cell in cells if cell.id not in asked and cell.case.data == "synthetic"]
+    models = dict.fromkeys(case.model for case in made)
     return [f"{model} brings no data set: its samples are made up (data synthetic)" for model in models]
+
+
+def _too_slow(cells: Sequence[Cell], guesses: dict[str, Estimate]) -> list[str]:
+    """Of cells that are expected to hit their time limit, a line a limit."""
+    needed: dict[float, list[float]] = {}
+    for cell in cells:
+        if cell.skipped is None and guesses[cell.id].seconds > cell.case.timeout_s:
+            needed.setdefault(cell.case.timeout_s, []).append(guesses[cell.id].seconds)
+    return [
+        f"{len(some)} of {len(cells)} cells {'is' if len(some) == 1 else 'are'} expected to hit the time limit of"
+        f" {limit_s:g} s a launch ({max(some):.0f} s needed): raise timeout_s, or lower steps or the batch"
+        for limit_s, some in needed.items()
+    ]
+
+
+def _emulated(cells: Sequence[Cell], host: Host) -> list[str]:
+    """Of precisions that CPU ranks only emulate."""
+    if device_kind(host) != "cpu" or host.cpu_formats is None:
+        return []
+    asked = dict.fromkeys(cell.case.precision for cell in cells if cell.skipped is None)
+    return [
+        f"precision {name}: this CPU does not compute {name} in hardware: it is emulated, and may be many times slower"
+        for name in asked
+        if name in ("bf16", "fp16") and name not in host.cpu_formats
+    ]

@@ -69,6 +69,7 @@ class Strategy:
 class Model:
     """What is trained. `build(case)` imports torch itself; `options` are the legal `model_args`.
 
+    `check(case)`, without torch, raises UsageError for options that do not go together.
     `image` and `tokens` say what a sample is. A plug-in with a `named` example takes a name after a ':', as
     in `timm:resnet50`; what such a model brings is found by building it once. With `open_options` it has
     options beside `options`, which `build` checks itself.
@@ -77,6 +78,7 @@ class Model:
     summary: str
     build: "Callable[[Case], Workload]"
     options: Options = field(default_factory=dict)
+    check: "Callable[[Case], None]" = lambda case: None
     image: bool = False
     tokens: bool = False
     named: str = ""
@@ -172,8 +174,9 @@ def check_name(kind: str, name: str, where: str = "") -> None:
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """One line for a name that is not known: what was said, what is allowed, the nearest."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    lower = {word.lower(): word for word in reversed(known)}
+    near = difflib.get_close_matches(name.lower(), lower, n=1)
+    hint = f"; did you mean {lower[near[0]]!r}?" if near else ""
     return f"{what}: unknown name {clip(name)!r}; known: {', '.join(known)}{hint}"
 
 

@@ -60,6 +60,16 @@ def _image(sample: Any) -> bool:
     return len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]
 
 
+def _products(made: Any) -> float | None:
+    """Weights times the places that they are applied at: ids of a sequence, patches of 16 x 16 of an image."""
+    weights = sum(parameter.numel() for parameter in made.model.parameters())
+    if made.sample is None:
+        return None
+    tokens = made.sample.shape[0] if made.sample.tokens else 1
+    places = made.sample.shape[1] * made.sample.shape[2] / 16**2 if _image(made.sample) else tokens
+    return float(weights * places)
+
+
 def _inspect(case: Case) -> Brought:
     from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -73,5 +83,6 @@ def _inspect(case: Case) -> Brought:
         has_sample=made.sample is not None,
         image=_image(made.sample),
         tokens=made.sample is not None and made.sample.tokens,
+        products=_products(made),
         batch_norm=any(isinstance(layer, _BatchNorm) for layer in made.model.modules()),
     )

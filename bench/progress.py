@@ -5,7 +5,7 @@ The conductor draws its progress bar from them, and the engine names the rank th
 
 import mmap
 import os
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from pathlib import Path
 
 MARKS, PLANNED, STATE, PID = range(4)  # marks passed in the timed loop, steps planned, state, pid
@@ -31,3 +31,41 @@ def open_rank(folder: Path, local_rank: int) -> MutableSequence[int]:
     mine = open_all(folder)[local_rank * FIELDS : (local_rank + 1) * FIELDS]
     mine[PID] = os.getpid()
     return mine
+
+
+class Motion:
+    """When each rank last moved, seen from outside by looking at its numbers again and again."""
+
+    def __init__(self, beats: Sequence[int], ranks: int, now_s: float) -> None:
+        self._beats, self._ranks = beats, ranks
+        self._seen = [self._at(rank) for rank in range(ranks)]
+        self._moved_s = [now_s] * ranks
+        self._longest_s = [0.0] * ranks
+        self._window_s: float | None = None
+
+    def look(self, now_s: float) -> None:
+        """Note which ranks have passed a mark, or gone on to another state, since the last look."""
+        for rank in range(self._ranks):
+            at = self._at(rank)
+            if at != self._seen[rank]:
+                self._seen[rank] = at
+                self._longest_s[rank] = max(self._longest_s[rank], now_s - self._moved_s[rank])
+                self._moved_s[rank] = now_s
+        if self._window_s is None and all(state == WINDOW for state, _ in self._seen):
+            self._window_s = now_s
+
+    def still_s(self, now_s: float) -> tuple[float, ...]:
+        """How long each rank has not moved."""
+        return tuple(now_s - moved for moved in self._moved_s)
+
+    def longest_s(self) -> tuple[float, ...]:
+        """The longest that each rank has stood still and moved again, in seconds."""
+        return tuple(self._longest_s)
+
+    def in_window_s(self, now_s: float) -> float | None:
+        """How long all ranks have been in the window; None where they never were."""
+        return None if self._window_s is None else now_s - self._window_s
+
+    def _at(self, rank: int) -> tuple[int, int]:
+        at = rank * FIELDS
+        return self._beats[at + STATE], self._beats[at + MARKS]

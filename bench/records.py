@@ -56,6 +56,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     marks_passed: tuple[int, ...] = ()  # at the time limit: phase marks of the timed loop
     states: tuple[int, ...] = ()  # at the time limit: see progress.STATES
     stopped: tuple[bool, ...] = ()  # at the time limit: stopped by a signal
+    still_s: tuple[float, ...] = ()  # at the time limit: since a rank last moved
+    longest_s: tuple[float, ...] = ()  # the longest that it had stood still before, and moved again
+    planned: int = 0  # at the time limit: steps of the window
+    in_window_s: float | None = None  # at the time limit: since all ranks were in the window
     error: str | None = None  # the agent itself failed
 
 

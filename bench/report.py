@@ -143,6 +143,7 @@ def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
         "cells": report_tables.cells(analysis, labels),
         "exclusions": report_tables.exclusions(analysis, labels),
         "facts": report_facts.facts(analysis.host),
+        "counted": report_facts.counted(analysis.cells),
         "launches": sum(cell.launches for cell in analysis.cells),
     }
 

@@ -4,13 +4,17 @@ import math
 from dataclasses import dataclass
 
 from bench import wording
-from bench.answers import Analysis, Best, CellResult, Comparison, Curve, Point
+from bench.answers import Analysis, Best, CellResult, Comparison, Curve, Interval, Point
+from bench.case import Case
 from bench.measures import format_change
 from bench.plugins import clip
 from bench.wording import duration, number, plural, share
 
-UNDER = {"single": "without a wrapper", "ddp": "under DDP", "dp": "under DataParallel"}
+UNDER = {"single": "without a wrapper"} | {
+    name: f"under {title}" for name, title in wording.STRATEGIES.items() if name != "single"
+}
 MOST_SETTINGS = 3
+GAIN = 0.02  # from here on a ratio of one launch is called a loss
 
 
 @dataclass(frozen=True)
@@ -42,22 +46,74 @@ def card(analysis: Analysis) -> Card:
 
 
 def _headline(analysis: Analysis, best: Best) -> str:
-    """One sentence for a newcomer; a second one for the main loss."""
-    found = _place(analysis, best)
+    """A sentence for a newcomer, a second one for the main loss; where more devices are slower, that comes first."""
+    if analysis.more is not None and analysis.more_ratio is not None:
+        opening = _not_faster(analysis, best, analysis.more_ratio)
+        rest = _trains(analysis, analysis.more, "The best on more devices: ")
+        return f"{opening}: {_trains(analysis, best, loss=False)} {rest}"
+    return _trains(analysis, best)
+
+
+def _not_faster(analysis: Analysis, best: Best, ratio: Interval) -> str:
+    """`More devices are slower than one`, or that they are not told apart."""
+    case = _case(analysis, best)
+    subject = "More devices" if case is None or case.devices == 1 else f"More than {case.devices} devices"
+    slower = ratio.value < 1 - GAIN if ratio.high is None else ratio.high < 1
+    than = "one" if case is None or case.devices == 1 else str(case.devices)
+    launches = " (one launch: no interval)" if ratio.high is None else ""
+    return f"{subject} {'are slower than' if slower else 'gain nothing over'} {than}{launches}"
+
+
+def _trains(analysis: Analysis, best: Best, opening: str = "", loss: bool = True) -> str:
+    """Who trains how much under which settings, against what, and where the loss is."""
+    found, case = _place(analysis, best), _case(analysis, best)
     rate = number(best.samples_per_s.value)
-    case = next((cell.case for cell in analysis.cells if cell.cell == best.cell), None)
     if case is None:
-        return f"{clip(best.label)} trains {rate} samples/s."
+        return f"{opening}{clip(best.label)} trains {rate} samples/s."
     who = plural(case.devices, analysis.device_kind)
     how = UNDER.get(case.strategy, f"under {clip(case.strategy, 40)}")
-    text = f"{who} {how} {'trains' if case.devices == 1 else 'train'} {rate} samples/s"
+    chosen = _chosen(case, best)
+    how += f" with {_listed(chosen)}" if chosen else ""
+    text = f"{opening}{who} {how} {'trains' if case.devices == 1 else 'train'} {rate} samples/s"
     if found is None or best.efficiency is None:
-        return f"{text}.{_loss(best, 'Its largest part that is not training')}"
-    return f"{text}{_against(analysis, *found)}{_loss(best, 'Most of the loss')}"
+        said = _loss(best, "Its largest part that is not training")
+        return f"{text}.{_over_plain(best)}{said if loss else ''}"
+    said = _loss(best, "Most of the loss")
+    return f"{text}{_against(analysis, *found, _shared(analysis, found[0], case, best))}{_over_plain(best)}{said if loss else ''}"
 
 
-def _against(analysis: Analysis, curve: Curve, point: Point) -> str:
-    """What that is against the base, in words."""
+def _case(analysis: Analysis, best: Best) -> Case | None:
+    return next((cell.case for cell in analysis.cells if cell.cell == best.cell), None)
+
+
+def _chosen(case: Case, best: Best) -> list[str]:
+    """The settings that vary in the study and are not at their defaults here, in words."""
+    values = [(name, getattr(case, name)) for name in best.settings]
+    return [clip(wording.setting(name, value), 40) for name, value in values]
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _over_plain(best: Best) -> str:
+    """How far that is from the default settings, where these were measured."""
+    ratio = best.over_plain
+    if ratio is None:
+        return ""
+    sure = "(one launch)" if ratio.low is None else wording.change_bounds(ratio)
+    return f" These settings give {format_change(ratio.value)} {sure} over the default ones."
+
+
+def _shared(analysis: Analysis, curve: Curve, case: Case, best: Best) -> bool:
+    """Has the base all the settings that are named? (A hook or SyncBN it cannot have.)"""
+    base = next((cell.case for cell in analysis.cells if cell.cell == curve.base_cell), None)
+    named = bool(best.settings) and base is not None
+    return named and all(getattr(base, name) == getattr(case, name) for name in best.settings)
+
+
+def _against(analysis: Analysis, curve: Curve, point: Point, same: bool) -> str:
+    """What that is against the base, in words; `same`: settings were named that the base has too."""
     base = f"base: {clip(curve.base, 60)}, {number(curve.base_samples_per_s)} samples/s"
     if point.cell == curve.base_cell:
         return "."
@@ -65,6 +121,7 @@ def _against(analysis: Analysis, curve: Curve, point: Point) -> str:
         return f", {_efficiency(point)} of its base ({base})."
     one = analysis.device_kind.split()[-1] if analysis.device_kind else "device"
     alone = f"one {one}" if curve.base_devices == 1 else plural(curve.base_devices, one)
+    alone += " with the same" if same else ""
     return f", {point.speedup.value:.3g} times {alone}: {_efficiency(point)} of ideal ({base})."
 
 
@@ -93,21 +150,37 @@ def _place(analysis: Analysis, best: Best) -> tuple[Curve, Point] | None:
 def _tiles(analysis: Analysis, best: Best) -> list[Tile]:
     rate = best.samples_per_s
     tiles = [Tile("Throughput", f"{number(rate.value)} samples/s", _certainty(best), "#cells")]
-    found = _place(analysis, best)
-    if best.efficiency and found:
-        limits = wording.share_bounds(best.efficiency)
-        value = share(best.efficiency.value, wording.share_decimals(best.efficiency))
+    scaled = analysis.more or best
+    case = _case(analysis, scaled)
+    of = f" on {plural(case.devices, 'device')}" if analysis.more and case else ""
+    found = _place(analysis, scaled)
+    if scaled.efficiency and found:
+        limits = wording.share_bounds(scaled.efficiency)
+        value = share(scaled.efficiency.value, wording.share_decimals(scaled.efficiency))
         base = f"base: {clip(found[0].base, 60)}, {number(found[0].base_samples_per_s)} samples/s"
-        tiles.append(Tile("Efficiency", value, f"{limits} · {base}", "#efficiency"))
-    if best.loss:
-        detail = f"{share(best.loss.share)} of a step: {clip(best.loss.label, 80)}"
-        tiles.append(Tile("Main loss", duration(best.loss.seconds), detail, "#phases"))
-    return tiles
+        tiles.append(Tile(f"Efficiency{of}", value, f"{limits} · {base}", "#efficiency"))
+    if scaled.loss:
+        detail = f"{share(scaled.loss.share)} of a step: {clip(scaled.loss.label, 80)}"
+        tiles.append(Tile(f"Main loss{of}", duration(scaled.loss.seconds), detail, "#phases"))
+    return tiles + _settings_tile(analysis, best)
+
+
+def _settings_tile(analysis: Analysis, best: Best) -> list[Tile]:
+    """The settings that won, and what they give over the default ones."""
+    case = _case(analysis, best)
+    chosen = _chosen(case, best) if case else []
+    if not chosen:
+        return []
+    if best.over_plain is None:
+        return [Tile("Settings", _listed(chosen), "the default ones were not measured with it", "#settings")]
+    sure = "one launch" if best.over_plain.low is None else f"{wording.change_bounds(best.over_plain)} %"
+    detail = f"{_listed(chosen)}, over the default settings; {sure}"
+    return [Tile("Settings", format_change(best.over_plain.value), detail, "#settings")]
 
 
 def _certainty(best: Best) -> str:
     interval = best.samples_per_s
-    launches = plural(interval.n, "launch", "launches")
+    launches = "one launch: no interval" if interval.n == 1 else plural(interval.n, "launch", "launches")
     return launches if interval.half_width is None else f"{wording.plus_minus(interval)} over {launches}"
 
 

@@ -27,6 +27,13 @@ class Link(NamedTuple):
     href: str
 
 
+def counted(cells: Sequence[CellResult]) -> str:
+    """`24 cells, 8 skipped`: those that could not run here are counted apart."""
+    skipped = sum(cell.status == "skipped" for cell in cells)
+    text = wording.plural(len(cells) - skipped, "cell")
+    return f"{text}, {skipped:,} skipped" if skipped else text
+
+
 def findings(analysis: Analysis) -> list[Finding]:
     """Findings, problems first."""
     return sorted(analysis.findings, key=lambda finding: LEVELS.index(finding.level))

@@ -39,13 +39,13 @@ def scaling(curve: Curve) -> Table:
         (number_column("speed-up"), lambda p: amount(p.speedup.value, f"{p.speedup.value:.2f}")),
         (number_column("efficiency"), lambda p: efficiency(p.efficiency)),
         (number_column("95 % interval"), lambda p: base_or_limits(curve, p)),
-        (number_column(law, hint), lambda p: fraction(curve.serial_fraction.get(p.devices))),
+        (number_column(law, hint), lambda p: serial_part(curve, p)),
         (number_column("step"), lambda p: amount(p.step_s, wording.duration(p.step_s))),
         (number_column("launches"), lambda p: amount(len(p.launches), f"{len(p.launches)}")),
         (Column("marks"), lambda p: marks(p.marks, p.converged)),
     ]
     base = f"{clip(curve.base, 60)}, {wording.number(curve.base_samples_per_s)} samples/s"
-    caption = f"{clip(curve.label, 100)} — base: {base}"
+    caption = f"{clip(curve.label, 200)} — base: {base}"
     return build(caption, curve.points, spec, "scaling.csv", clip(curve.note or "", 200))
 
 
@@ -61,6 +61,15 @@ def efficiency(interval: Interval | None) -> Entry:
     if interval is None:
         return amount(None)
     return amount(interval.value, wording.share(interval.value, wording.share_decimals(interval)))
+
+
+def serial_part(curve: Curve, point: Point) -> Entry:
+    """The serial part in per cent, one decimal; why there is none where the point is slower than the base."""
+    value = curve.serial_fraction.get(point.devices)
+    if value is None and point.speedup.value < 1 and point.devices != curve.base_devices:
+        reason = f"slower than {'one device' if curve.base_devices == 1 else 'the base'}"
+        return Entry(f"n/a: {reason}", tone="missing reason", hint="a share above 100 % would be no share")
+    return amount(value, wording.share(value, 1))
 
 
 def fraction(value: float | None) -> Entry:

@@ -13,7 +13,7 @@ import msgspec
 from bench import legal, plugins
 from bench.answers import Interval
 from bench.begin import header, prepare
-from bench.case import FIELDS, Case
+from bench.case import FIELDS
 from bench.curves import threads_differ
 from bench.errors import BenchError, UsageError
 from bench.evidence import Cell, Evidence, gather, relative, scaled
@@ -64,14 +64,15 @@ def run(name: str, fields: Mapping[str, Any], base: Base, launches: int, results
     with the failure's class and log, and KeyboardInterrupt when a signal stopped the study.
     """
     host = _host()
-    suite, case = _suite(name, fields, base, host)
-    plan = _plan(suite, host)
+    plan = _plan(_suite(name, fields, base, host), host)
     store = _new_store(results, name)
     _conduct(plan, store, host, launches)
     evidence = gather([store])
     for cell in evidence.cells.values():
         _check(store, cell)
-    return _result(store, evidence, case.id)
+    return _result(
+        store, evidence, plan.cells[-1].id
+    )  # base first; not the id asked for: data may be made up
 
 
 @cache
@@ -80,7 +81,7 @@ def _host() -> Host:
     return probe_host()
 
 
-def _suite(name: str, fields: Mapping[str, Any], base: Base, host: Host) -> tuple[Suite, Case]:
+def _suite(name: str, fields: Mapping[str, Any], base: Base, host: Host) -> Suite:
     """The case as a suite of one cell or, with its base, two."""
     if base is not None and base is not False and not isinstance(base, Mapping):
         raise UsageError("base: give a dict of settings, None for one device without a wrapper, or False")
@@ -91,7 +92,7 @@ def _suite(name: str, fields: Mapping[str, Any], base: Base, host: Host) -> tupl
     (case,) = expand(alone, host)
     if base is None:
         base = {"strategy": "single"} if case.devices > 1 else False
-    return (alone if base is False else msgspec.structs.replace(alone, base=dict(base))), case
+    return alone if base is False else msgspec.structs.replace(alone, base=dict(base))
 
 
 def _plan(suite: Suite, host: Host) -> Plan:

@@ -10,6 +10,7 @@ No NaN reaches a file: JSON has null in its place (msgspec), and so has the Parq
 """
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -78,9 +79,14 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    @property
+    def traces_dir(self) -> Path:
+        """Where the folders of traces lie; there may be none."""
+        return self.root / "traces"
+
     def trace_dir(self, launch: str) -> Path:
         """The folder of a launch's profiler traces, one Chrome trace a rank; it is made."""
-        folder = self.root / "traces" / launch
+        folder = self.traces_dir / launch
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -101,7 +107,8 @@ class Store:
         _make(self.root)
         data = msgspec.json.format(msgspec.json.encode(header))
         _decode_header(data, self.header_path)
-        _replace(self.header_path, data + b"\n")
+        with _named(self.header_path):
+            _replace(self.header_path, data + b"\n")
 
     def header(self) -> StudyHeader:
         """study.json. Raises UsageError where it is missing, broken, edited or of a newer version."""
@@ -121,9 +128,10 @@ class Store:
             size = os.fstat(handle).st_size
             partial = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
             line = b"\n" * partial + _encode(record) + b"\n"
-            if os.write(handle, line) != len(line):
-                raise OSError(f"{self.launches_path}: the disk took only part of a record")
-            os.fsync(handle)
+            with _named(self.launches_path):
+                if os.write(handle, line) != len(line):
+                    raise OSError(errno.ENOSPC, "the disk took only part of a record")
+                os.fsync(handle)
         finally:
             os.close(handle)
 
@@ -144,6 +152,12 @@ class Store:
         lines = list(self.read())
         records = [line for line in lines if isinstance(line, LaunchRecord)]
         return records, len(lines) - len(records)
+
+    def unreadable(self) -> str | None:
+        """How many lines of launches.jsonl are no records, in words; None where all are."""
+        count = self.records()[1]
+        lines = "1 line" if count == 1 else f"{count} lines"
+        return f"{self.launches_path}: {lines} could not be read" if count else None
 
     def write_steps(self, launch: str, traces: Sequence[RankTrace]) -> None:
         """steps/<launch>.parquet: one row a recorded step of a rank, in seconds, null where unknown.
@@ -285,11 +299,23 @@ def _encode(record: LaunchRecord) -> bytes:
 
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """The system names no file where writing failed, as it does where opening did: a full disk is told with its path."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def _steps_table(launch: str, trace: RankTrace) -> Any:

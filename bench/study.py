@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from bench import launch as launching
 from bench import plugins, summary
 from bench.case import Case
 from bench.environment import speed_variables
+from bench.estimate import BLOCK_S
 from bench.failures import HOPELESS, Verdict
 from bench.launch import Engine, Progress, Result
 from bench.machine import Host, device_kind, fingerprint, unwatched, watched_uuids
@@ -98,7 +100,7 @@ class Study:
             for block in range(self._rules.max_launches):
                 cells = self._open_cells(block)
                 if cells and not self._time_for(cells, block):
-                    self._show.say(f"time budget of {self._rules.budget_s:.0f} s reached")
+                    self._show.say(self._out_of_time(cells))
                     break
                 if cells:
                     self._block(block, cells)
@@ -147,8 +149,31 @@ class Study:
             return True
         return time.monotonic() - self._began + self._expected_s(cells) <= budget
 
+    def _out_of_time(self, cells: Sequence[Cell]) -> str:
+        budget = f"the time budget of {self._rules.budget_s:.0f} s"
+        if self._rules.budget_s is not None and time.monotonic() - self._began >= self._rules.budget_s:
+            return f"{budget} is spent"
+        return f"the next block (about {self._expected_s(cells):.0f} s) does not fit {budget}"
+
     def _expected_s(self, cells: Sequence[Cell]) -> float:
-        return sum(self._walls.get(cell.id, self._plan.estimates[cell.id].seconds) for cell in cells) + 4.0
+        """Seconds of a block of these cells."""
+        return sum(map(self._launch_s, cells)) + BLOCK_S if cells else 0.0
+
+    def _launch_s(self, cell: Cell) -> float:
+        """What the cell took here; else what was expected, put right by what other cells of its model took."""
+        if cell.id in self._walls:
+            return self._walls[cell.id]
+        estimate = self._plan.estimates[cell.id]
+        if estimate.measured:
+            return estimate.seconds
+        ratios = [
+            self._walls[other.id] / self._plan.estimates[other.id].seconds
+            for other in self._plan.runnable
+            if other.case.model == cell.case.model
+            and other.id in self._walls
+            and not self._plan.estimates[other.id].measured
+        ]
+        return min(estimate.seconds * (median(ratios) if ratios else 1.0), cell.case.timeout_s)
 
     def _block(self, block: int, cells: Sequence[Cell]) -> None:
         self._show.block(block, len(cells))

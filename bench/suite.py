@@ -4,7 +4,6 @@
 """
 
 import itertools
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench import plugins
+from bench import plugins, settings
 from bench.case import FIELDS, OF_STRATEGY, Case
 from bench.errors import UsageError
 from bench.machine import Host, device_kind, slots
@@ -122,12 +121,10 @@ def override(suite: Suite, sets: Sequence[str]) -> Suite:
 
 def _scalar(text: str) -> Any:
     """true, 12, 0.5, none or a word."""
-    if text.lower() in ("none", "null"):
-        return None
     try:
         value = tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
-        return text
+        return settings.spelt(text)
     return value if isinstance(value, bool | int | float | str) else text
 
 
@@ -164,8 +161,10 @@ def factors(suites: Sequence[Suite], cases: Sequence[Case]) -> dict[str, tuple[A
 
 
 def chooses_data(suite: Suite) -> bool:
-    """Whether a suite leaves it to `auto` where batches come from."""
-    return all(table.get("data", "auto") == "auto" for table in (suite.case, suite.base or {}, suite.matrix))
+    """Whether a suite leaves it to `auto` where batches come from, of all cells or of some, and never says `own`."""
+    asked = [suite.matrix.get("data", suite.case.get("data", "auto")), (suite.base or {}).get("data", [])]
+    named = [name for names in asked for name in (names if isinstance(names, list) else [names])]
+    return "auto" in named and "own" not in named
 
 
 def doubling(limit: int) -> list[int]:
@@ -206,14 +205,15 @@ def _matches(case: Case, pattern: Mapping[str, Any]) -> bool:
     for key, value in pattern.items():
         head, dot, tail = key.partition(".")
         found = getattr(case, head).get(tail) if dot else getattr(case, head)
-        if found != (None if value == "none" else value):
+        plain = settings.spelt(value) if isinstance(value, str) else value
+        if found != plain and found != value:
             return False
     return bool(pattern)
 
 
 def _case(suite: Suite, table: dict[str, Any], host: Host, limit: int) -> Case:
     """One case with `auto` filled in. Raises UsageError where a value has the wrong type or range."""
-    table = {key: None if value == "none" else value for key, value in _nested(table).items()}
+    table = _nested(table)
     gpu = device_kind(host) != "cpu"
     if table.get("model", "auto") == "auto":
         table["model"] = "resnet50" if gpu else "resnet-small"
@@ -222,17 +222,11 @@ def _case(suite: Suite, table: dict[str, Any], host: Host, limit: int) -> Case:
         table["batch"] = strong * (64 if gpu else 8)
     if table.get("data", "auto") == "auto":
         table["data"] = _data_for(table["model"])
-    if table.get("compile") and "timeout_s" not in table:
-        table["timeout_s"] = 600.0  # compiling takes minutes, and counts
     if table.get("ranks") == "auto":
         table["ranks"] = limit
-    try:
-        case = msgspec.convert(table, Case)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"suite {suite.name}: {_told(error)}") from None
-    for name, value in [("timeout_s", case.timeout_s), *case.model_args.items(), *case.data_args.items()]:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"suite {suite.name}: {name}: {value} is not a finite number")
+    case = settings.read(table, f"suite {suite.name}")
+    if case.compile is not False and "timeout_s" not in table:
+        case = msgspec.structs.replace(case, timeout_s=600.0)  # compiling takes minutes, and counts
     return case
 
 
@@ -254,14 +248,11 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data_for(model: str) -> str:
-    """Photographs for image models, tokens for token models; a model of the user's own brings its data set."""
+    """Photographs for image models, tokens for token models; `own` where the model has to be built to know."""
     found = model_plugin(model)
     if found is None:
         return "own"
     plugin, _ = found
+    if plugin.named and not (plugin.image or plugin.tokens):
+        return "own"
     return "photos" if plugin.image else "tokens" if plugin.tokens else "synthetic"
-
-
-def _told(error: msgspec.ValidationError) -> str:
-    text, _, path = str(error).partition(" - at `$.")
-    return f"{path.rstrip('`')}: {text}" if path else text

@@ -6,8 +6,14 @@ from typing import NamedTuple
 import msgspec
 
 SUITE = "watch"  # what a watched study says instead of a suite's name
+MODEL = "watch:"  # before the class, as the name of a watched model
 PREFIX = "watch sees: "  # begins such a text among the warnings of a rank
 LARGE = 0.10  # of a step: from here on waiting for input is worth a word
+UNUSED = (
+    "no batch of watched.loader(...) was asked for; write the loop as: for batch in watched.loader(loader):"
+)
+_WAITING = "num_workers=0: {waited:.0%} of a step is waiting while the training process makes the batch"
+_CPUS = "(CPUs here: {cpus}, ranks: {local_ranks})"
 
 
 class Mistake(NamedTuple):
@@ -18,7 +24,7 @@ class Mistake(NamedTuple):
 
     def text(self, **facts: object) -> str:
         """One line for a rank's warnings, its facts filled in."""
-        return f"{PREFIX}{self.message.format(**facts)}; {self.remedy}"
+        return f"{PREFIX}{self.message}; {self.remedy}".format(**facts)
 
 
 MISTAKES = {
@@ -62,9 +68,12 @@ MISTAKES = {
         "SyncBatchNorm under {wrapper} has no process group: it acts as plain BatchNorm",
         "train under DistributedDataParallel, or leave the layers as they are",
     ),
-    "no-workers": Mistake(
-        "num_workers=0: {waited:.0%} of a step is waiting while the training process makes the batch",
-        "set num_workers=1 or more where CPUs are free",
+    "no-workers": Mistake(_WAITING, f"raise num_workers, to {{free}} at most {_CPUS}"),
+    "threads-everywhere": Mistake(
+        _WAITING, f"try num_workers=1 with OMP_NUM_THREADS={{fewer}}, and watch again {_CPUS}"
+    ),
+    "no-free-cpu": Mistake(
+        _WAITING, f"make the batches cheaper, or use fewer ranks: workers would find no CPU free {_CPUS}"
     ),
 }
 
@@ -93,13 +102,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     norms: int
     synced: int
     num_workers: int | None
+    cpus: int  # usable on this node, by all its ranks
+    local_ranks: int
+    threads: int  # of the rank, for its own work
     waited: float  # share of data_wait in a step
 
 
 def mistakes(seen: Seen) -> dict[str, str]:
     """The mistakes of a loop by code, as lines for its record, the gravest first."""
     passes = {"passes": len(seen.epochs), "epoch": next(iter(seen.epochs), None)}
-    facts = msgspec.structs.asdict(seen) | passes
+    cpus = {"free": _free(seen), "fewer": _share(seen) - 1}
+    facts = msgspec.structs.asdict(seen) | passes | cpus
     return {code: MISTAKES[code].text(**facts) for code in _codes(seen)}
 
 
@@ -107,6 +120,11 @@ def remedy_of(text: str) -> tuple[str, str]:
     """A line of a record as its message, without the prefix, and its remedy."""
     message, _, remedy = text.removeprefix(PREFIX).rpartition("; ")
     return message, remedy
+
+
+def waits_without_workers(text: str) -> bool:
+    """Whether a line of a record is of waiting for input: what the finding `input-bound` is of, too."""
+    return text.startswith(f"{PREFIX}{_WAITING.partition(' ')[0]} ")
 
 
 def same_epoch(epochs: tuple[int, ...]) -> bool:
@@ -137,7 +155,17 @@ def _codes(seen: Seen) -> Iterator[str]:
     if seen.synced and seen.world == 1 and (alone or seen.wrapper == "DataParallel"):
         yield "sync-bn-alone"
     if seen.num_workers == 0 and seen.waited > LARGE:
-        yield "no-workers"
+        yield "no-workers" if _free(seen) > 0 else "threads-everywhere" if _share(seen) > 1 else "no-free-cpu"
+
+
+def _share(seen: Seen) -> int:
+    """CPUs to a rank."""
+    return seen.cpus // seen.local_ranks
+
+
+def _free(seen: Seen) -> int:
+    """CPUs to a rank beside its own work, which is all its threads' where it computes on the CPU."""
+    return _share(seen) - (seen.threads if seen.device == "cpu" else 1)
 
 
 def _elsewhere(seen: Seen) -> bool:

@@ -3,7 +3,8 @@
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from bench.place import Place
 from bench.readback import Witness, effective
 from bench.recipe import unwrapped
 from bench.records import Effective, Samples
+from bench.watch_checks import MODEL
 
 WRAPPERS = {
     "DistributedDataParallel": "ddp",
@@ -30,11 +32,34 @@ WRAPPERS = {
 DEFAULT_BUCKET_BYTES = 25 << 20
 
 
+def check_arguments(model: Any, steps: Any, samples: Any, output: Any) -> None:
+    """Raise TypeError or ValueError for what nobody can mean by `watch(...)`."""
+    wanted: tuple[tuple[str, Any, Any, str], ...] = (
+        ("model", model, nn.Module, "the nn.Module that the loop calls"),
+        ("steps", steps, Integral, "how many batches to measure"),
+        ("samples", samples, Callable, "a function of a batch"),
+        ("output", output, str | os.PathLike | None, "a folder"),
+    )
+    for name, value, kind, what in wanted:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TypeError(f"watch({name}=...) takes {what}, not {plugins.clip(repr(value))}")
+    if steps < 1:
+        raise ValueError(f"watch(steps={steps}): 1 or more; from 53 on the end of warm-up is found")
+
+
+def own_rank() -> int:
+    """The rank of this process: in its group, or as its launcher says."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    said = os.environ.get("RANK", "")
+    return int(said) if said.isdigit() else 0
+
+
 def find_place(model: nn.Module) -> Place:
     """Where this rank stands: by its process group, the launcher's variables and the model's device."""
-    rank, world = int(os.environ.get("RANK", "0")), 1
+    rank, world = own_rank(), 1
     if dist.is_available() and dist.is_initialized():
-        rank, world = dist.get_rank(), dist.get_world_size()
+        world = dist.get_world_size()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     ids = getattr(unwrapped(model), "device_ids", None) or [device.index or 0]
     return Place(
@@ -125,7 +150,7 @@ def compiled(model: nn.Module) -> bool:
 
 def model_name(model: nn.Module) -> str:
     """watch:Net, for a model of the class Net."""
-    return f"watch:{class_name(model)}"
+    return f"{MODEL}{class_name(model)}"
 
 
 def _options(facts: Effective, model: nn.Module) -> dict[str, Any]:

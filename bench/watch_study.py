@@ -14,6 +14,7 @@ import numpy as np
 from bench import __version__, summary
 from bench.case import Case
 from bench.environment import speed_variables
+from bench.errors import UsageError
 from bench.gitstate import git_state
 from bench.machine import Host, fingerprint, probe_host
 from bench.plan import TARGET
@@ -35,7 +36,7 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_study(
-    packets: Sequence[Packet], output: str | None, began_ns: int
+    packets: Sequence[Packet], output: str | os.PathLike[str] | None, began_ns: int
 ) -> tuple[Store, tuple[str, ...]]:
     """Write the study of these ranks, rank 0 first, under a name that is free; and the mistakes that were seen.
 
@@ -53,7 +54,10 @@ def write_study(
         fingerprint=fingerprint(host),
     )
     store = Store(_free(Path(output) if output else RESULTS / _name()))
-    store.create(_header(store.name, record.requested, host, started_at))
+    try:
+        store.create(_header(store.name, record.requested, host, started_at))
+    except UsageError as error:  # there is no -o in a script
+        raise UsageError(str(error).replace("by -o", "by watch(output=...)")) from None
     store.append(record)
     store.write_steps(record.launch, with_window([packet.trace for packet in packets]))
     return store, tuple(text for rank in record.ranks for text in rank.warnings)

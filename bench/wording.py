@@ -9,6 +9,7 @@ from typing import Any
 from bench import measures
 from bench.answers import CellResult, Interval
 from bench.case import Case
+from bench.describe import level
 from bench.measures import MISSING
 from bench.plugins import clip
 
@@ -53,12 +54,14 @@ def share(value: float | None, decimals: int = 0) -> str:
 
 
 def plus_minus(interval: Interval | None) -> str:
-    """The half-width of an interval, relative to its value: ±1.8 %."""
+    """The half-width of an interval, relative to its value: ±1.8 %; its limits where that would reach below zero."""
     if interval is None:
         return MISSING
     half = interval.half_width
     if half is None:
         return _no_limits(interval)
+    if half >= 1:
+        return bounds(interval)
     return f"±{half * 100:.{0 if half >= 0.0995 else 1}f}\u00a0%"
 
 
@@ -136,6 +139,11 @@ def _differs(cells: Sequence[CellResult], field: str) -> bool:
     return len({repr(getattr(cell.case, field)) for cell in cells}) > 1
 
 
+def setting(field: str, value: Any) -> str:
+    """A setting in few words that are never empty: `bf16`, `fused`, `2 workers`, `persistent_workers off`."""
+    return _setting(field, value) or f"{field} {level(value)}"
+
+
 def _setting(field: str, value: Any) -> str:
     match field, value:
         case ("pin_memory", True):
@@ -162,10 +170,11 @@ def _setting(field: str, value: Any) -> str:
 def without_common(texts: Sequence[str]) -> tuple[list[str], str]:
     """Lists in words ("ddp, batch 16, photos"), each less what all of them say, and what that is.
 
-    A single text, or equal ones, stay whole.
+    A single text, or equal ones, stay whole; one of which nothing is left is the "default" of the others.
     """
     parts = [text.split(", ") for text in texts]
     if len(set(texts)) < 2:
         return list(texts), ""
     common = [part for part in parts[0] if all(part in other for other in parts)]
-    return [", ".join(part for part in one if part not in common) for one in parts], ", ".join(common)
+    short = [", ".join(part for part in one if part not in common) or "default" for one in parts]
+    return short, ", ".join(common)

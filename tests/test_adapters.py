@@ -164,6 +164,8 @@ def shapes(model):
             r"no option or field of its configuration 'n_layr' among \d+; nearest: n_layer",
         ),
         ("hf:gpt2", {"n_layer": "two"}, "n_layer.*expected int, got str"),
+        ("hf:gpt2", {"n_layer": 0}, "n_layer = 0: needs at least 1"),
+        ("hf:gpt2", {"num_hidden_layers": -1}, "num_hidden_layers = -1: needs at least 1"),
         ("hf:gpt2", {"n_embd": 10, "n_head": 3}, "building it raised ValueError"),
         ("hf:gpt2", {"sequence": 1025}, "sequence = 1025, and the model has 1024 positions: lower sequence"),
         ("hf:whisper", {}, "neither language modelling nor image classification"),
@@ -208,7 +210,10 @@ def test_missing_library_is_one_line(monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
     package = {"hf": "transformers"}.get(name.partition(":")[0], name.partition(":")[0])
     line = refusal(name)
-    assert f"the package {package} is not installed: pip install 'scalemark[models]'" in line
+    assert (
+        f"the package {package} is not installed: install the extra 'models' (in a clone: .venv/bin/pip"
+        in line
+    )
 
 
 @pytest.mark.parametrize("name", ["torchvision:resnet18", "timm:resnet18", "hf:gpt2"])

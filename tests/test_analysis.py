@@ -509,6 +509,66 @@ def test_the_best_is_named_with_its_base_and_its_main_loss(tmp_path: Path) -> No
     assert best.loss.seconds == pytest.approx(0.013, rel=0.1)
 
 
+def test_where_more_devices_are_slower_the_best_of_those_is_given_too(tmp_path: Path) -> None:
+    """One device wins; on more the fastest is DDP on 2, with its efficiency, its loss and its ratio to the best."""
+    rates = [(SINGLE, 190.0), (ddp(2), 154.0), (Case(strategy="zero1", ranks=2), 120.0), (ddp(4), 90.0)]
+    analysis = analyse([at_rates(tmp_path / "s", rates)])
+    assert analysis.best is not None
+    assert analysis.best.cell == SINGLE.id
+    assert analysis.more is not None
+    assert analysis.more_ratio is not None
+    assert analysis.more.cell == ddp(2).id
+    assert analysis.more.efficiency is not None
+    assert analysis.more.efficiency.value == pytest.approx(154 / 380)
+    assert analysis.more_ratio.value == pytest.approx(154 / 190)
+    assert analysis.more.loss is not None
+    assert analysis.more.loss.phase == "backward"
+    assert {finding.code for finding in analysis.findings} >= {"throughput-falls"}
+
+
+def test_where_most_devices_are_best_there_is_no_more(tmp_path: Path) -> None:
+    """The best on the largest count needs no second one."""
+    analysis = analyse([simulate(tmp_path / "s", [SINGLE, ddp(2), ddp(4)])])
+    assert (analysis.more, analysis.more_ratio) == (None, None)
+
+
+def test_the_settings_that_won_are_named_and_held_against_the_plain_ones(tmp_path: Path) -> None:
+    """Of what varies, what is off its default; what all cells share is no choice; unmeasured plain cells are None."""
+    cells = {
+        (precision, fused): ddp(2, optimizer="adamw", precision=precision, fused=fused)
+        for precision in ("fp32", "bf16")
+        for fused in (False, True)
+    }
+    rates = {("fp32", False): 100.0, ("fp32", True): 110.0, ("bf16", False): 140.0, ("bf16", True): 150.0}
+    analysis = analyse([at_rates(tmp_path / "s", [(cells[key], rate) for key, rate in rates.items()])])
+    assert analysis.best is not None
+    assert analysis.best.settings == ("precision", "fused")
+    assert analysis.best.over_plain is not None
+    assert analysis.best.over_plain.value == pytest.approx(1.5)
+    rest = [(cells[key], rate) for key, rate in rates.items() if key != ("fp32", False)]
+    best = analyse([at_rates(tmp_path / "t", rest)]).best
+    assert best is not None
+    assert (best.settings, best.over_plain) == (("precision", "fused"), None)
+    assert set(pairs(analysis, "precision")) == {("fp32", "bf16")}  # the plain one first
+
+
+def test_what_is_slower_than_the_base_has_no_serial_share(tmp_path: Path) -> None:
+    """Half the throughput on two devices would be a share of 150 %: there is none."""
+    curve = only_curve(
+        analyse([at_rates(tmp_path / "s", [(SINGLE, 100.0), (ddp(2), 50.0), (ddp(4), 300.0)])])
+    )
+    assert curve.serial_fraction == {2: None, 4: pytest.approx(1 / 3)}
+
+
+def test_traces_of_a_study_are_counted(tmp_path: Path) -> None:
+    """The folder and its files where there are any."""
+    store = simulate(tmp_path / "s", [SINGLE])
+    assert analyse([store]).traces == {}
+    (store.trace_dir("b00") / "rank0.json.gz").write_text("{}")
+    (store.trace_dir("b01") / "rank0.json.gz").write_text("{}")
+    assert analyse([store]).traces == {str(tmp_path / "s" / "traces"): 2}
+
+
 def test_waiting_for_a_late_rank_is_not_called_communication(tmp_path: Path) -> None:
     """Rank 1 is 50 ms late with its input; rank 0's 53 ms of backward are waiting: the loss is input."""
     analysis = analyse([late_input(tmp_path)])

@@ -11,6 +11,7 @@ import pytest
 from bench import plugins, suite
 from bench.answers import Verdict
 from bench.case import Case
+from bench.comparisons import FACTORS
 from bench.failures import HOPELESS, PATTERNS, REMEDIES
 from bench.records import (
     PHASES,
@@ -191,6 +192,12 @@ def test_every_verdict_is_explained():
     """method.md has a row for each word that a comparison can say."""
     shown = [row[0].strip("`") for row in rows(section(text("method.md"), "## Comparing settings"))]
     assert shown == list(get_args(Verdict))
+
+
+def test_every_factor_that_is_compared_is_named():
+    """method.md names the settings that make a pair, all of them and in the code's order."""
+    part = section(text("method.md"), "## Comparing settings").split("and in nothing else")[0]
+    assert tuple(re.findall(r"`(\w+)`", part)) == FACTORS
 
 
 @pytest.mark.parametrize("page", ["method.md", "numbers.md"])

@@ -166,3 +166,18 @@ def test_doctor_runs_as_a_command_on_this_host() -> None:
     done = subprocess.run([sys.executable, "-c", code, "--json"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert msgspec.json.decode(done.stdout)["host"]["torch"]
+
+
+def test_what_compiling_low_precision_and_model_libraries_need_is_said():
+    """The compiler, how the CPU computes bf16 and fp16, and the libraries; or that there is none."""
+    found = msgspec.structs.replace(
+        RICH_HOST, compiler="g++", cpu_formats=["bf16"], libraries={"timm": "1.0", "transformers": "5.0"}
+    )
+    said = "\n".join(doctor.text(found, HINTS, 110))
+    assert "C++ compiler for torch.compile: g++" in said
+    assert "bf16: in hardware, fp16: emulated, slow" in said
+    assert "model libraries: timm 1.0, transformers 5.0" in said
+    bare = "\n".join(doctor.text(RICH_HOST, HINTS, 110))
+    assert "torch.compile: none: compiled cells are skipped" in bare
+    assert "model libraries: none" in bare
+    assert "bf16" not in bare

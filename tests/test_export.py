@@ -382,3 +382,14 @@ def test_every_column_is_explained(store):
         phases = {f"{phase}_s" for phase in PHASES}
         shown = set(re.findall(r"`([^`]+)`", part)) | told | phases
         assert {column.name for column in table} <= shown, name
+
+
+def test_export_says_how_many_lines_could_not_be_read(store, tmp_path, capsys):
+    """The files on standard output, one a line; what is not in them on standard error."""
+    from bench.verbs.export import PLUGIN
+
+    store.launches_path.write_text("{\n" + store.launches_path.read_text())
+    PLUGIN([str(store.root)], output=str(tmp_path / "out"))
+    captured = capsys.readouterr()
+    assert captured.out == f"{tmp_path}/out/launches.csv\n{tmp_path}/out/ranks.csv\n"
+    assert captured.err == f"note: {store.launches_path}: 1 line could not be read\n"

@@ -60,6 +60,7 @@ def only(case: Case, change: Change) -> Change:
     return lambda record: change(record) if record.cell == case.id else record
 
 
+POWERSGD = "PowerSGD over gloo, a bucket at a time"
 CLEAN = {"host": GPU_HOST, "spread": 0.002}
 
 
@@ -83,7 +84,12 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
     "throughput-falls": (
         [SINGLE, ddp(2), ddp(4)],
         {"step_s": lambda case: 0.1 * case.devices**1.5, "spread": 0.001},
-        r"adding devices loses throughput: 160 samples/s on 1 device and 80.* samples/s on 4 ranks; stop at 1 device$",
+        r"adding devices loses throughput: 160 samples/s on 1 device and 80.* samples/s on 4 ranks under ddp; stop at 1 device$",
+    ),
+    "throughput-may-fall": (
+        [SINGLE, ddp(2)],
+        {"quick": True, "step_s": lambda case: 0.1 * case.devices**1.5, "spread": 0.0},
+        r"^more devices are slower: 160 samples/s on 1 device and 113 .* on 2 ranks under ddp; one launch: it may be",
     ),
     "threads-differ": (
         [SINGLE, ddp(2), ddp(4)],
@@ -111,6 +117,11 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         "1 cell ran with more ranks than there are devices",
     ),
     "input-bound": ([Case(data="photos")], {}, r"^input-bound: 30\.\d ms of 7\d\.\d ms a step is waiting"),
+    "hiccups": (
+        [SINGLE, ddp(2)],
+        {"change": only(SINGLE, lambda r: halting(r))},
+        r"^hiccups: 1 % of the steps take 877 ms or more; the mean step is 101 ms, the median 37\.5 ms \(single on 1",
+    ),
     "copy-bound": (
         [ddp(2)],
         CLEAN | {"change": lambda r: rephase(r, *[{"h2d": 0.03}] * 2)},
@@ -215,6 +226,15 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
     ),
     "reference-used": ([ddp(2, sync_bn=True)], {}, "reference SyncBN on CPU: torch's own does not run here"),
     "stand-ins-used": ([Case(model="paced", data="paced")], {}, "paced data, paced model"),
+    "serial-hook": (
+        [SINGLE, ddp(2, comm_hook="powersgd")],
+        {
+            "change": only(
+                ddp(2, comm_hook="powersgd"), lambda r: each_rank(r, "effective", stand_ins=(POWERSGD,))
+            )
+        },
+        r"^PowerSGD over gloo, a bucket at a time: the real compression and exchange, but nothing overlaps",
+    ),
     "pin-memory-idle": (
         [Case(data="photos", pin_memory=True)],
         {},
@@ -300,6 +320,13 @@ def slower(record: LaunchRecord, factor: float) -> LaunchRecord:
     return msgspec.structs.replace(record, window=window)
 
 
+def halting(record: LaunchRecord, mean_s: float = 0.101, p50_s: float = 0.0375) -> LaunchRecord:
+    """The record with a window that few long steps dominate."""
+    assert record.window is not None
+    window = msgspec.structs.replace(record.window, step_s=mean_s, p50_s=p50_s, p99_s=0.877)
+    return msgspec.structs.replace(record, window=window)
+
+
 def rewarn(record: LaunchRecord, text: str) -> LaunchRecord:
     """The record with a warning in every rank."""
     ranks = tuple(msgspec.structs.replace(rank, warnings=(text,)) for rank in record.ranks)
@@ -365,6 +392,27 @@ def test_what_a_watch_saw_has_its_own_remedy_and_is_no_warning_of_a_rank(tmp_pat
     seen = found(tmp_path, [ddp(2)], change=lambda r: rewarn(r, text))
     assert seen["watch-sees"].remedy == MISTAKES["no-step"].remedy
     assert "rank-warnings" not in seen
+
+
+def test_a_watched_loop_that_waits_is_said_once_with_what_its_cpus_allow(tmp_path: Path) -> None:
+    """`input-bound` takes the watch's remedy and its place; where nothing waits in the window the watch says it."""
+    text = MISTAKES["no-workers"].text(waited=0.4, free=3, cpus=8, local_ranks=2)
+    for data, code in (("photos", "input-bound"), ("device", "watch-sees")):
+        seen = found(tmp_path / data, [Case(data=data)], change=lambda r: rewarn(r, text))
+        assert {"input-bound", "watch-sees"} & seen.keys() == {code}
+        assert seen[code].remedy == "raise num_workers, to 3 at most (CPUs here: 8, ranks: 2)"
+
+
+def test_threads_of_watched_loops_are_made_equal_by_the_command_that_starts_them(tmp_path: Path) -> None:
+    """There is no case to set threads in: the remedy is a variable before the command."""
+    for model, remedy in (
+        ("watch:Net", "OMP_NUM_THREADS=1 python train.py"),
+        ("mlp", "set threads in the case"),
+    ):
+        alone = Case(model=model, data="own")
+        change = only(alone, lambda r: each_rank(r, "effective", threads=2))
+        cells = [alone, Case(strategy="ddp", ranks=2, model=model, data="own")]
+        assert remedy in found(tmp_path / model[:3], cells, change=change)["threads-differ"].remedy
 
 
 def test_broken_lines_are_a_finding(tmp_path: Path) -> None:
@@ -500,6 +548,120 @@ def test_failures_of_two_classes_are_two_findings(tmp_path: Path) -> None:
     assert {f.evidence["reason"] for f in failures} == {"hang", "oom_device"}
     hang = next(f for f in failures if f.evidence["reason"] == "hang")
     assert "failed first" not in hang.evidence
+
+
+def test_a_failure_names_its_log(tmp_path: Path) -> None:
+    """The file of the rank that failed first where there is one, else the launch's folder, else nothing."""
+    cells, fields, _ = SEEN["failed-launches"]
+    store = simulate(tmp_path / "s", cells, **fields)
+
+    def log() -> str | None:
+        (one,) = [f for f in analyse([store]).findings if f.code == "failed-launches"]
+        return one.evidence.get("log")
+
+    assert log() is None
+    for launch in [row.launch for row in store.read() if row.status == "failed"]:
+        folder = store.log_dir(launch)
+    assert str(log()).startswith(str(store.root / "logs"))
+    first = Path(str(log()))
+    (first / "1.log").write_text("no")
+    assert log() == str(first / "1.log")
+    assert folder.is_dir()
+
+
+def test_a_window_that_few_steps_dominate_names_no_cause_and_makes_its_comparisons_doubtful(
+    tmp_path: Path,
+) -> None:
+    """Its steps are counted where they were kept, waiting in it is no input-bound study, no launch is dropped."""
+    cells = [Case(data="photos"), Case(data="photos", num_workers=9)]
+    assert "input-bound" in found(tmp_path / "calm", cells)
+
+    def change(record: LaunchRecord) -> LaunchRecord:
+        return halting(record) if record.requested.num_workers == 0 else record
+
+    store = simulate(tmp_path / "s", cells, change=change, write_steps=True)
+    analysis = analyse([store])
+    seen = {finding.code: finding for finding in analysis.findings}
+    assert "input-bound" not in seen
+    assert re.match(
+        r"hiccups: \d+ steps? of up to .* ms makes? .* % of a window of 45 steps", seen["hiccups"].message
+    )
+    (pair,) = [one for one in analysis.comparisons if one.factor == "num_workers"]
+    assert "doubtful: few steps dominate the window of 0" in (pair.note or "")
+    assert pair.ratio.n == 5
+    alone = analyse([simulate(tmp_path / "alone", cells[:1], change=change)]).best
+    assert alone is not None
+    assert alone.loss is None
+    assert ["hiccups" in cell.marks for cell in analysis.cells] == [True, False]
+    same = simulate(
+        tmp_path / "even", cells, change=lambda r: halting(r, 0.14, 0.1) if not r.requested.num_workers else r
+    )
+    assert "hiccups" not in {finding.code for finding in analyse([same]).findings}
+
+
+def late(record: LaunchRecord, rank: int, by_s: float = 0.05) -> LaunchRecord:
+    """The record with one of two ranks late in its forward by so much."""
+    forward = record.phases_s["forward"] or 0.0
+    phases = [{"forward": forward}, {"forward": forward}]
+    phases[rank] = {"forward": forward + by_s}
+    return rephase(record, *phases)
+
+
+@pytest.mark.parametrize(
+    ("change", "blocks", "named"),
+    [
+        (lambda r: late(r, 1), 5, True),
+        (lambda r: late(r, 1 if r.block else 0), 5, True),  # four of five
+        (lambda r: late(r, r.block % 2), 5, False),
+        (lambda r: late(r, 1), 1, True),
+        (lambda r: late(varied(r), 1, 0.02), 1, False),  # a large part of a step, less than its steps vary
+        (lambda r: late(varied(r), 1, 0.02), 5, True),
+        (lambda r: late(shorter(r, 15), 1), 1, False),
+        (lambda r: late(r, r.block), 2, False),
+    ],
+)
+def test_a_slow_rank_needs_launches_that_agree_or_a_margin_beyond_the_steps(
+    tmp_path: Path, change: Change, blocks: int, named: bool
+) -> None:
+    """Most launches name the same rank; one or two have enough steps, and a margin beyond the spread of these."""
+    assert ("slow-rank" in found(tmp_path, [ddp(2)], blocks=blocks, change=change)) == named
+
+
+def varied(record: LaunchRecord) -> LaunchRecord:
+    """The record with steps that vary by a third."""
+    window = record.window
+    assert window is not None
+    assert window.p50_s is not None
+    window = msgspec.structs.replace(window, p95_s=window.p50_s * 1.33)
+    return msgspec.structs.replace(record, window=window)
+
+
+def shorter(record: LaunchRecord, steps: int) -> LaunchRecord:
+    """The record with a window of so many steps."""
+    assert record.window is not None
+    return msgspec.structs.replace(record, window=msgspec.structs.replace(record.window, steps=steps))
+
+
+def test_real_work_done_serially_is_no_stand_in(tmp_path: Path) -> None:
+    """PowerSGD over gloo is ranked with the others and is in no finding about stand-ins."""
+    cells, fields, _ = SEEN["serial-hook"]
+    assert "stand-ins-used" not in found(tmp_path, cells, **fields)
+    analysis = analyse([simulate(tmp_path / "alone", cells[1:], **fields)])
+    assert "stand-ins" not in (analysis.best_note or "")
+
+
+def test_a_width_beyond_the_value_is_a_range(tmp_path: Path) -> None:
+    """±503 % would be a negative throughput: the limits are given in its place."""
+    message = found(tmp_path, [SINGLE], blocks=2, spread=0.5)["not-converged"].message
+    assert re.search(r"the widest is \[\S+ samples/s, \S+ samples/s\] after 2 launches", message), message
+
+
+def test_a_small_loss_in_one_launch_is_no_finding(tmp_path: Path) -> None:
+    """One launch that is 5 % below may be any launch."""
+    step = {1: 0.1, 2: 0.21}
+    codes = found(tmp_path, [SINGLE, ddp(2)], quick=True, spread=0.0, step_s=lambda c: step[c.devices])
+    assert "throughput-may-fall" not in codes
+    assert "throughput-falls" not in codes
 
 
 def test_efficiency_just_below_the_limit_is_no_finding(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from bench import launch as launching
 from bench.case import Case
-from bench.progress import BUILDING, WINDOW
+from bench.progress import BUILDING, COMPILING, FIELDS, MARKS, STATE, WINDOW, Motion
 from bench.records import Ended, Launch, Outcome
 from tests.traces import trace
 
@@ -53,6 +53,65 @@ def test_a_hang_on_a_device_is_not_blamed_on_host_marks():
     assert judge(outcome, [], launch=launch).first_rank is None
     behind = Outcome(timed_out=True, marks_passed=(0, 40), states=(BUILDING, WINDOW), stopped=(False, False))
     assert judge(behind, [], launch=launch).first_rank == 0
+
+
+def at_limit(still_s, longest_s, state=WINDOW, stopped=False, **more):
+    """A launch of two ranks at its limit of 180 s: 20 of 60 steps in 100 s of window."""
+    seen = {"marks_passed": (120, 121), "states": (state, state), "planned": 60, "in_window_s": 100.0} | more
+    return Outcome(timed_out=True, stopped=(False, stopped), still_s=still_s, longest_s=longest_s, **seen)
+
+
+def test_ranks_that_still_move_are_too_slow_and_not_hung():
+    """Steps done, steps planned and the time that the pace asks for (a tenth on top) are said; no rank is blamed."""
+    found = judge(at_limit((0.1, 1.9), (0.5, 0.5)), [])
+    assert (found.reason, found.first_rank) == ("too_slow", None)
+    assert found.detail == (
+        "time limit of 180 s reached after 20 of 60 steps; about 418 s are needed: raise timeout_s"
+    )
+
+
+def test_a_long_phase_is_no_hang():
+    """A rank that has stood still before for as long, and moved again, is at work."""
+    assert judge(at_limit((30.0, 30.0), (16.0, 16.0)), []).reason == "too_slow"
+    assert judge(at_limit((30.0, 30.0), (14.0, 16.0)), []).reason == "hang"
+
+
+def test_one_rank_that_stands_still_is_a_hang():
+    """One of two still moves, or one is stopped: it hangs."""
+    assert judge(at_limit((0.1, 9.0), (0.5, 0.5)), []).reason == "hang"
+    assert judge(at_limit((0.1, 0.1), (0.5, 0.5), stopped=True), []).reason == "hang"
+
+
+def test_compiling_at_the_limit_is_said():
+    """torch.compile passes no marks: at the limit it is named, unless a rank is stopped."""
+    still = ((60.0, 60.0), (1.0, 1.0))
+    found = judge(at_limit(*still, state=COMPILING, in_window_s=None), [])
+    assert found.reason == "too_slow"
+    assert "while torch.compile worked" in found.detail
+    assert judge(at_limit(*still, state=COMPILING, in_window_s=None, stopped=True), []).reason == "hang"
+    assert judge(at_limit(*still, state=BUILDING, in_window_s=None), []).reason == "hang"
+
+
+def test_a_limit_before_the_first_step_promises_no_time():
+    """Without a step done there is no pace."""
+    found = judge(at_limit((0.1, 0.1), (0.5, 0.5), marks_passed=(0, 0)), [])
+    assert found.detail == "time limit of 180 s reached after 0 of 60 steps: raise timeout_s"
+
+
+def test_motion_is_what_changes_between_looks():
+    """Marks and states that change reset a rank's clock; the longest pause is that between two changes."""
+    beats = [0] * 2 * FIELDS
+    motion = Motion(beats, 2, now_s=0.0)
+    beats[STATE] = beats[FIELDS + STATE] = WINDOW
+    motion.look(3.0)
+    for now_s, rank in ((4.0, 0), (9.0, 0), (10.0, 1)):
+        beats[rank * FIELDS + MARKS] += 1
+        motion.look(now_s)
+    motion.look(12.0)
+    assert motion.still_s(13.0) == (4.0, 3.0)
+    assert motion.longest_s() == (5.0, 7.0)
+    assert motion.in_window_s(13.0) == 10.0
+    assert Motion(beats, 2, now_s=0.0).in_window_s(1.0) is None
 
 
 def test_a_failure_of_its_own_outranks_the_time_limit():

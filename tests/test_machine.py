@@ -450,3 +450,33 @@ def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.Monk
     answered.set()
     monkeypatch.setattr(hostfacts.socket, "getaddrinfo", unknown)
     assert hostfacts.resolved("node0") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "formats"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16\n", ["bf16"]),
+        ("flags : fpu amx_bf16 avx512_fp16\n", ["bf16", "fp16"]),
+        ("flags : fpu avx2\n", []),
+        ("Features : fp asimd asimdhp\n", ["fp16"]),
+        ("processor : 0\n", None),
+        (None, None),
+    ],
+)
+def test_what_the_cpu_computes_itself_is_in_its_flags(monkeypatch, text, formats):
+    """bf16 and fp16 by the kernel's flags of x86 and ARM; not known where there are none."""
+    monkeypatch.setattr(hostfacts, "read", lambda path: text)
+    assert hostfacts.cpu_formats() == formats
+
+
+def test_model_libraries_are_found_without_importing_them(monkeypatch):
+    """Those that are installed, with their versions."""
+    from importlib import metadata
+
+    def version(name):
+        if name == "timm":
+            raise metadata.PackageNotFoundError(name)
+        return f"1.{len(name)}"
+
+    monkeypatch.setattr(hostfacts.metadata, "version", version)
+    assert hostfacts.libraries() == {"transformers": "1.12", "torchvision": "1.11"}

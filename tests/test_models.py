@@ -158,7 +158,7 @@ def test_image_and_token_models_learn_a_batch(one_thread):
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("gpt2", {"width": 10, "heads": 4}, "width = 10 does not divide over 4 heads"),
+        ("gpt2", {"width": 10, "heads": 4}, "width = 10 does not divide by heads = 4"),
         (
             "vit",
             {"width": 10, "heads": 4},

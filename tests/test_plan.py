@@ -128,9 +128,114 @@ def test_samples_are_made_for_a_model_without_a_data_set(monkeypatch, has_datase
     assert any("mine:build brings no data set" in note for note in plan.notes) is (data == {"synthetic"})
 
 
-def test_a_model_by_name_is_guessed_by_its_library():
-    """What follows the ':' is not known; the import of the library is in every launch."""
-    host = cpu_host()
-    short, long = (estimate.guess(Case(model="hf:any", batch=1, steps=n), host) for n in (10, 20))
-    assert long - short == pytest.approx(10 * (estimate.CPU_SAMPLE_S["hf"] + estimate.STEP_FLOOR_S))
+def test_a_model_by_name_is_guessed_by_what_it_brings():
+    """Its weights and the places that they are applied at; the import of the library is in every launch."""
+    host, brought = cpu_host(), Brought(has_sample=True, products=2 * estimate.PRODUCTS_PER_S)
+    cases = [Case(model="hf:any", batch=1, steps=n) for n in (10, 20)]
+    short, long = (estimate.guess(case, host, brought) for case in cases)
+    assert long - short == pytest.approx(10 * (2 + estimate.STEP_FLOOR_S))
     assert 2 * short - long == pytest.approx(estimate.LAUNCH_S + estimate.IMPORT_S["hf"])
+
+
+def sample_s(model, **options):
+    """The guess of what a sample costs."""
+    return estimate._compute_s(Case(model=model, model_args=options), cpu_host(), None)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "low", "high"),
+    [
+        ("resnet18", {"image_size": 112}, 1 / 4, 1 / 4),
+        ("resnet-small", {"classes": 7}, 1, 1),
+        ("gpt2", {"sequence": 256}, 0.2, 0.25),
+        ("gpt-small", {"depth": 6}, 1.5, 2),
+        ("vit", {"width": 64, "depth": 2, "heads": 4, "image_size": 32}, 0, 1e-4),
+        ("vit", {"patch": 32}, 0.2, 0.25),
+        ("mlp", {"width": 2048, "depth": 6}, 8, 16),
+    ],
+)
+def test_guesses_follow_the_options_of_a_model(model, options, low, high):
+    """Images by their area, transformers by weights and tokens, layers by their weights."""
+    assert low <= sample_s(model, **options) / sample_s(model) <= high
+
+
+def test_cells_that_cannot_end_in_their_time_are_said_and_counted_once():
+    """Each launch ends at its limit, such a cell runs once, and no less than the first block is expected."""
+    from bench.verbs.plan import expected_s
+
+    sets = ["model=gpt2", "batch=2", "data=device", "steps=60,1"]
+    plan = make_plan(["single"], cpu_host(), sets=sets)
+    slow, fast = map(plan.launch_s, plan.runnable)
+    assert fast < slow == 180
+    (note,) = [note for note in plan.notes if "time limit" in note]
+    assert note.startswith("1 of 2 cells is expected to hit the time limit of 180 s a launch (")
+    assert plan.block_s == slow + fast + estimate.BLOCK_S
+    assert plan.blocks_s(5) == pytest.approx(plan.block_s + 4 * (fast + estimate.BLOCK_S))
+    assert expected_s(plan, 60.0) == (plan.block_s, plan.block_s)
+
+
+def test_the_budget_limits_what_is_expected():
+    """Between the fewest and the most launches, and at most the budget."""
+    from bench.verbs.plan import expected_s
+
+    plan = make_plan(["single"], cpu_host(), sets=["data=device"])
+    assert not [note for note in plan.notes if "time limit" in note]
+    assert plan.blocks_s(5) == pytest.approx(5 * plan.block_s)
+    assert expected_s(plan, None) == (plan.blocks_s(5), plan.blocks_s(10))
+    assert expected_s(plan, plan.block_s * 7) == (plan.blocks_s(5), plan.block_s * 7)
+
+
+def test_a_plan_with_nothing_to_run_says_so(capsys):
+    """Every cell is skipped: no table, no time, in words and in JSON."""
+    from bench.verbs.plan import as_dict, show
+
+    plan = make_plan(["single"], cpu_host(), sets=["fused=true"])
+    show(plan, 600.0)
+    out = capsys.readouterr().out
+    assert out.endswith("nothing to run: every cell is skipped\n")
+    assert "expected" not in out
+    assert (as_dict(plan, 600.0)["block_s"], as_dict(plan, 600.0)["expected_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("brought", "data"),
+    [
+        (Brought(has_sample=True, tokens=True), {"device", "synthetic", "tokens"}),
+        (Brought(has_sample=True, image=True), {"device", "synthetic", "photos"}),
+        (Brought(has_sample=True), {"device", "synthetic"}),
+    ],
+)
+def test_auto_data_of_another_librarys_model_is_what_it_takes(monkeypatch, brought, data):
+    """Built first, an hf: model says what its samples are; each cell is there once."""
+    monkeypatch.setattr("bench.plan.brought_by", lambda case: brought)
+    plan = make_plan(["single"], cpu_host(), sets=["model=hf:any"])
+    assert {cell.case.data for cell in plan.runnable} == data
+    assert len(plan.cells) == len(data) == len({cell.id for cell in plan.cells})
+
+
+@pytest.mark.parametrize(
+    ("formats", "said"), [(["bf16"], True), ([], True), (["bf16", "fp16"], False), (None, False)]
+)
+def test_emulated_precisions_are_said(formats, said):
+    """fp16 on a CPU that does not compute it; not where it does, nor where that is not known."""
+    import msgspec
+
+    host = msgspec.structs.replace(cpu_host(), cpu_formats=formats)
+    notes = make_plan(["single"], host, sets=["precision=fp16"]).notes
+    assert any("precision fp16: this CPU does not compute fp16 in hardware" in note for note in notes) is said
+    assert not any("in hardware" in note for note in make_plan(["single"], host).notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "option", "says"),
+    [
+        ("vit", "heads=7", "width = 768 does not divide by heads = 7"),
+        ("vit", "image_size=65", "image_size = 65 does not divide by patch = 16"),
+        ("gpt-small", "heads=3", "width = 128 does not divide by heads = 3"),
+        ("paced", "parameters=2", "parameters = 2 for 8 layers"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_by_the_plan(model, option, says):
+    """Before anything is built, in one line."""
+    with pytest.raises(UsageError, match=f"model_args of '{model}': {says}"):
+        make_plan(["single"], cpu_host(), sets=[f"model={model}", f"model_args.{option}"])

@@ -10,10 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import report, report_card, report_facts, report_tables, wording
+from bench import plugins, report, report_card, report_facts, report_tables, wording
 from bench.analysis import analyse
+from bench.answers import Best
 from bench.case import Case
 from bench.errors import UsageError
+from bench.figures import _canvas, _curves
 from bench.tables import amount, data
 from tests import analysis_samples as samples
 from tests import simulate
@@ -47,6 +49,90 @@ def test_headline_is_one_sentence_for_a_newcomer():
         "(base: single, no wrapper, 25.4 samples/s). "
         "Most of the loss: waiting in backward for the other rank (118 ms, 15 % of the step)."
     )
+
+
+def falling(n=5, rate=20.0):
+    """A study in which one device is faster than two."""
+    single, two = Case(), Case(strategy="ddp", ranks=2)
+    best, more = (
+        Best(
+            cell=case.id,
+            label="",
+            samples_per_s=samples.interval(value, n=n),
+            efficiency=share,
+            base="b",
+            loss=None,
+        )
+        for case, value, share in ((single, 25.0, None), (two, rate, samples.interval(rate / 50, n=n)))
+    )
+    cells = (samples.cell(single, 25.0, n), samples.cell(two, rate, n))
+    drawn = (
+        samples.curve(
+            "ddp",
+            [two],
+            [rate],
+            single,
+            n,
+            base_samples_per_s=25.0,
+            points=(samples.point(two, rate, 25.0, n),),
+        ),
+    )
+    ratio = samples.interval(rate / 25, n=n)
+    return samples.analysis(cells=cells, curves=drawn, best=best, best_note=None, more=more, more_ratio=ratio)
+
+
+def test_headline_says_first_that_more_devices_are_slower():
+    """One device wins: that more are slower comes first, then what the best of those reaches."""
+    text = report_card.card(falling()).headline.replace(PERCENT, " %")
+    assert text == (
+        "More devices are slower than one: 1 CPU rank without a wrapper trains 25.0 samples/s. "
+        "The best on more devices: 2 CPU ranks under DDP train 20.0 samples/s, 0.8 times one rank: "
+        "40.0 % [39.0, 41.0] of ideal (base: single, no wrapper, 25.0 samples/s)."
+    )
+    tiles = {tile.title: tile.value for tile in report_card.card(falling()).tiles}
+    assert tiles["Efficiency on 2 devices"].replace(PERCENT, " %") == "40.0 %"
+
+
+def test_headline_of_a_loss_says_how_sure_it_is():
+    """One launch has no interval; what is not told apart is no loss."""
+    assert report_card.card(falling(n=1)).headline.startswith(
+        "More devices are slower than one (one launch: no interval): "
+    )
+    assert report_card.card(falling(rate=24.9)).headline.startswith("More devices gain nothing over one: ")
+
+
+def test_headline_and_card_name_the_settings_that_won():
+    """Settings that vary and are off their defaults, and what they give over the default ones."""
+    case = Case(strategy="ddp", ranks=2, precision="bf16", fused=True, cpu_binding="cores")
+    best = Best(
+        cell=case.id,
+        label="",
+        samples_per_s=samples.interval(298.0),
+        efficiency=None,
+        base=None,
+        loss=None,
+        settings=("cpu_binding", "precision", "fused"),
+        over_plain=samples.interval(2.026),
+    )
+    one = samples.analysis(cells=(samples.cell(case, 298.0),), best=best, best_note=None)
+    card = report_card.card(one)
+    assert card.headline == (
+        "2 CPU ranks under DDP with cpu binding cores, bf16 and fused train 298 samples/s. "
+        "These settings give +102.6 % [+98.5, +106.7] over the default ones."
+    )
+    assert "Settings" in {tile.title for tile in card.tiles}
+    base, bare = Case(precision="bf16", fused=True, cpu_binding="cores"), Case()
+    for single, words in ((base, "times one rank with the same: "), (bare, "times one rank: ")):
+        drawn = samples.curve("ddp", [case], [298.0], single, points=(samples.point(case, 298.0, 216.0),))
+        shown = msgspec.structs.replace(
+            one,
+            cells=(*one.cells, samples.cell(single, 216.0)),
+            curves=(drawn,),
+            best=msgspec.structs.replace(best, efficiency=samples.interval(0.69)),
+        )
+        assert words in report_card.card(shown).headline
+    unknown = msgspec.structs.replace(one, best=msgspec.structs.replace(best, over_plain=None))
+    assert "over the default" not in report_card.card(unknown).headline
 
 
 def test_headline_of_one_device_claims_no_scaling():
@@ -100,6 +186,13 @@ def test_scaling_table_values():
     assert [one.replace(PERCENT, " %") for one in column(table, "efficiency")] == ["100 %", "81 %", "51 %"]
     assert column(table, "Gustafson")[0] == "n/a"
     assert "base: single, no wrapper, 25.4 samples/s" in table.caption
+
+
+def test_a_point_below_its_base_has_no_serial_share():
+    """The reason stands where the share would be; the base's own count stays n/a."""
+    curve = falling().curves[0]
+    curve = msgspec.structs.replace(curve, serial_fraction={2: None})
+    assert column(report_tables.scaling(curve), "Gustafson") == ["n/a: slower than one device"]
 
 
 def test_strong_scaling_names_its_own_law():
@@ -317,6 +410,59 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, inside):
     with pytest.raises(UsageError, match="choose another place by -o") as caught:
         report.write(samples.study(), tmp_path / inside)
     assert "\n" not in str(caught.value)
+
+
+# Pictures of many settings
+
+
+def many_curves(count=8):
+    """Curves of which the plain one is the slowest and has no name of its own."""
+    cases = [[Case(strategy="ddp", ranks=n, batch=16 + i) for n in (1, 2)] for i in range(count)]
+    return samples.analysis(
+        curves=tuple(
+            samples.curve(
+                "ddp, weak" + f", bucket {i}" * bool(i),
+                some,
+                [10.0 + i, 15.0 + i],
+                some[0],
+                settings={"data": "device"} | ({"bucket": f"{i}"} if i else {}),
+            )
+            for i, some in enumerate(cases)
+        )
+    )
+
+
+def test_both_pictures_of_curves_draw_the_same_ones():
+    """The plain curve and the fastest have the same line in both; the plain one is called default."""
+    throughput, efficiency = (
+        plugins.load("figures", name).frame(many_curves()) for name in ("throughput", "efficiency")
+    )
+    drawn = [
+        {row["curve"]: row["line"] for row in rows if row["line"] is not None}
+        for rows in (throughput, efficiency)
+    ]
+    assert drawn[0] == drawn[1]
+    assert list(drawn[0]) == ["ddp, weak", *(f"ddp, weak, bucket {i}" for i in range(3, 8))]
+    assert sorted(drawn[0].values()) == [1, 2, 3, 4, 5, 6]
+    names, common = _curves.names(_curves.shown(throughput))
+    assert names == ["default", *(f"bucket {i}" for i in range(3, 8))]
+    assert common == "ddp, weak"
+
+
+def test_the_page_counts_skipped_cells_apart_and_names_traces():
+    """24 measured and 8 skipped are not 32 cells; traces are named with their folder and how to open them."""
+    cells = [samples.cell(Case(batch=i + 1), 10.0, status="skipped" if i < 8 else "ok") for i in range(32)]
+    assert report_facts.counted(cells) == "24 cells, 8 skipped"
+    assert report_facts.counted(cells[8:9]) == "1 cell"
+    page = report.render(samples.analysis(traces={"results/x/traces": 2}))
+    assert re.search(r"2 files, one a rank, in <code>results/x/traces</code>.*chrome://tracing", page)
+    assert "Profiler traces" not in report.render(samples.analysis())
+
+
+def test_long_names_stand_above_their_bars():
+    """A name that would take the width of a phone stands above its bar; a short one at its left."""
+    assert _canvas.name_room(["DDP × 2"])[1] is False
+    assert _canvas.name_room(["no wrapper × 1 · cpu binding cores · fp32 · fused"]) == (12, True)
 
 
 # From a study on disk

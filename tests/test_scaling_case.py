@@ -81,6 +81,17 @@ def test_the_base_is_what_was_asked_for(tmp_path, conductor, fields, base, cells
     assert (result.efficiency is None) == (len(cells) == 1)
 
 
+def test_a_bare_module_without_data_is_found_as_what_the_plan_made_of_it(tmp_path, conductor, monkeypatch):
+    """A factory of a model alone: samples are made up for it and for its base, and the result is of those cells."""
+    monkeypatch.chdir(Path(__file__).parents[1])
+    result = run(
+        "bare", {"strategy": "ddp", "ranks": 2, "model": "examples.my_model:build"}, None, 1, tmp_path
+    )
+    assert result.cell.startswith("ddp-n2-b8-examples.my-model-build-synthetic-")
+    assert result.base_cell.startswith("single-n1-b8-examples.my-model-build-synthetic-")
+    assert result.efficiency.value == pytest.approx(0.8)
+
+
 def test_each_call_is_a_study_of_its_own(tmp_path, conductor):
     """A second case of the same test takes the next number."""
     studies = [run("two", PAIR, None, 1, tmp_path / "results").study for _ in range(2)]
@@ -128,6 +139,7 @@ def test_a_failed_launch_is_its_class_its_words_and_its_log(tmp_path, conductor)
         ({"rank": 2}, None, "settings: unknown name 'rank'; known: .*; did you mean 'ranks'?"),
         (PAIR, {"strateg": "dp"}, "unknown name 'strateg'.*did you mean 'strategy'?"),
         (PAIR | {"ranks": "two"}, None, "ranks: Expected `int`, got `str`"),
+        (PAIR | {"precision": "int8"}, None, "precision: unknown name 'int8'; known: bf16, fp16, .*none"),
         (PAIR | {"strategy": "ddpp"}, None, "unknown name 'ddpp'.*did you mean 'ddp'"),
         (PAIR, True, "base: give a dict of settings, None .* or False"),
         (PAIR, "single", "base: give a dict of settings, None .* or False"),

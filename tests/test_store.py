@@ -1,5 +1,6 @@
 """The store: what is written can be read back, and what is damaged is said."""
 
+import errno
 import json
 import math
 import subprocess
@@ -48,6 +49,38 @@ def test_an_existing_study_is_not_overwritten(store: Store) -> None:
     with pytest.raises(UsageError, match=r"holds a study already.*--resume"):
         store.create(store.header())
     assert store.header_path.read_bytes() == before
+
+
+def test_a_full_disk_is_told_with_its_path(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system names no file where a write fails; the folder can be used once there is space."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    other = Store(tmp_path / "other")
+    monkeypatch.setattr("bench.store.os.fsync", full)
+    for path, write in (
+        (other.header_path, lambda: other.create(store.header())),
+        (store.launches_path, lambda: store.append(launch_record(CASES[1], block=7, order=0))),
+    ):
+        with pytest.raises(OSError, match="No space left") as error:
+            write()
+        assert (error.value.filename, error.value.errno) == (str(path), errno.ENOSPC)
+    monkeypatch.undo()
+    other.create(store.header())
+    assert other.header() == store.header()
+
+
+def test_unreadable_lines_are_counted_in_words(store: Store) -> None:
+    """Cut inside the first line, and two lines edited; nothing where all is well."""
+    assert store.unreadable() is None
+    text = store.launches_path.read_text()
+    store.launches_path.write_text(text[:100])
+    assert store.unreadable() == f"{store.launches_path}: 1 line could not be read"
+    store.launches_path.write_text("x\n{}\n" + text)
+    assert store.unreadable() == f"{store.launches_path}: 2 lines could not be read"
 
 
 def test_a_folder_of_something_else_is_not_taken(store: Store, tmp_path: Path) -> None:

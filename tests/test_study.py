@@ -101,9 +101,48 @@ def test_a_block_that_does_not_fit_the_time_is_not_begun(tmp_path):
     study = make(tmp_path, budget_s=30.0)
     cells = study._plan.runnable
     assert study._time_for(cells, 0)
-    study._take(records(tmp_path, 0.01, 1)[0])
+    study._take(records(tmp_path, 0.01, 1, wall_s=10.0)[0])
     assert not study._time_for(cells, 1)
     assert make(tmp_path / "other", budget_s=None)._time_for(cells, 1)
+
+
+def test_the_end_of_the_time_says_what_did_not_fit(tmp_path):
+    """With time left the block that does not fit is told with its length; without, that the time is spent."""
+    study = make(tmp_path, budget_s=30.0)
+    cells = study._plan.runnable
+    assert study._out_of_time(cells) == "the next block (about 44 s) does not fit the time budget of 30 s"
+    study._began -= 31
+    assert study._out_of_time(cells) == "the time budget of 30 s is spent"
+
+
+def test_measured_launches_put_the_guesses_of_their_model_right(tmp_path):
+    """A first launch that took 4 s where 10 were guessed: the other three are expected to take 4 s each."""
+    study = make(tmp_path)
+    assert study._left_s(4, study._plan.runnable) == 44.0
+    (first,) = records(tmp_path, 0.01, 1, wall_s=4.0)
+    study._take(first)
+    assert study._left_s(4, study._plan.runnable[1:]) == pytest.approx(16.0)
+    assert study._left_s(4, []) == 0.0
+
+
+def test_measured_launches_say_nothing_of_other_models_and_earlier_measurements(tmp_path):
+    """A cell of another model keeps its guess, and one that ran before keeps what it took."""
+    study = make(tmp_path)
+    other = msgspec.structs.replace(CASES[1], model="mlp", data="device", num_workers=0)
+    cells = [*study._plan.cells[:1], Cell(id=other.id, case=other, suite="s"), *study._plan.cells[2:]]
+    known = Estimate(seconds=7.0, measured=True)
+    estimates = study._plan.estimates | {other.id: Estimate(seconds=10.0, measured=False), CASES[2].id: known}
+    study._plan = msgspec.structs.replace(study._plan, cells=tuple(cells), estimates=estimates)
+    (first,) = records(tmp_path, 0.01, 1, wall_s=4.0)
+    study._take(first)
+    assert [study._launch_s(cell) for cell in cells] == pytest.approx([4.0, 10.0, 7.0, 4.0])
+
+
+def test_a_launch_that_is_too_slow_is_not_tried_again(study, tmp_path):
+    """It would be as slow: the cell closes at once."""
+    changes = {"status": "timeout", "reason": "too_slow", "window": None}
+    study._take(records(tmp_path, 0.01, 1, **changes)[0])
+    assert study._closed(CASES[0].id)
 
 
 def test_a_trace_that_has_no_place_costs_no_launch(tmp_path):

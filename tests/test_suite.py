@@ -122,6 +122,18 @@ def test_arguments_of_a_model_are_set_by_a_dotted_name():
         ("[matrix]\nranks = [[1, 2]]\n", "ranks: [1, 2] is a list"),
         ("[matrix]\nmodel = {a = 1}\n", "model: {'a': 1} is a dict"),
         ("[case]\ntimeout_s = inf\n", "timeout_s: inf is not a finite number"),
+        ("[case]\nbucket_cap_mb = inf\n", "bucket_cap_mb: inf is not a finite number"),
+        ("[case]\nmodel_args.x = inf\n", "x: inf is not a finite number"),
+        (
+            "[case]\nprecision = 'int8'\n",
+            "precision: unknown name 'int8'; known: bf16, fp16, fp32, tf32, none",
+        ),
+        ("[case]\nprecision = 'BF16'\n", "did you mean 'bf16'"),
+        ("[matrix]\noptimizer = ['adam']\n", "known: adamw, sgd, none; did you mean 'adamw'"),
+        ("[case]\ncompile = 'yes'\n", "known: true, false, max-autotune, reduce-overhead"),
+        ("[case]\ncompile = 2\n", "compile: unknown name '2'; known: true, false"),
+        ("[case]\nsync_bn = 'maybe'\n", "sync_bn: unknown name 'maybe'; known: true, false"),
+        ("[case]\nstrategy = 'none'\nmodel = 'mlp'\nseed = 'none'\n", "seed: Expected `int`, got `str`"),
         ("[case]\nmodel_args = 3\n'model_args.width' = 2\n", "model_args: 3 is no table"),
         ("[case]\nmodel_args = [1]\n", "model_args"),
         ("exclude = 3\n", "Expected `array`"),
@@ -204,11 +216,50 @@ def test_axes_of_arguments_may_be_tables(tmp_path):
         ("gpt2", "tokens"),
         ("mlp", "synthetic"),
         ("timm:resnet18", "photos"),
-        ("hf:gpt2", "synthetic"),
+        ("hf:gpt2", "own"),
         ("my.module:build", "own"),
     ],
 )
 def test_auto_data_is_what_the_model_takes(model, data):
-    """Photographs for images, a file of ids for token ids, random samples for the rest, what a user brings."""
+    """Photographs for images, a file of ids for token ids, random samples for the rest; what has to be built says itself."""
     asked = suite.override(suite.load("ddp"), [f"model={model}"])
     assert {case.data for case in suite.expand(asked, cpu_host())} == {data}
+
+
+@pytest.mark.parametrize("word", ["none", "None", "NULL"])
+def test_null_is_a_word_in_any_spelling(tmp_path, word):
+    """On the command line and in a file; where a setting cannot be null the word is a name."""
+    (found,) = expand(tmp_path, "[case]\nprecision = 'fp32'\n", sets=[f"precision={word}", "model_args.x=1"])
+    assert found.precision is None
+    (found,) = expand(tmp_path, f"[case]\noptimizer = '{word}'\n")
+    assert found.optimizer is None
+    (found,) = expand(tmp_path, f"[case]\nstrategy = '{word}'\n")
+    assert found.strategy == word
+
+
+@pytest.mark.parametrize(("word", "value"), [("True", True), ("FALSE", False), ("true", True)])
+def test_true_and_false_are_words_in_any_spelling(tmp_path, word, value):
+    """As values, as levels, in a file's texts and in an exclude; a compiled case has its longer time limit."""
+    (found,) = expand(tmp_path, "[case]\nbatch = 4\n", sets=[f"compile={word}", f"model_args.deep={word}"])
+    assert (found.compile, found.model_args) == (value, {"deep": value})
+    assert found.timeout_s == (600.0 if value else 180.0)
+    text = f"[case]\ncompile = '{word}'\n"
+    (found,) = expand(tmp_path, text)
+    assert (found.compile, found.timeout_s) == (value, 600.0 if value else 180.0)
+    text = f"[case]\nbatch = 4\n[matrix]\nsync_bn = [true, false]\n[[exclude]]\nsync_bn = '{word}'\n"
+    assert [case.sync_bn for case in expand(tmp_path, text)] == [not value]
+
+
+@pytest.mark.parametrize(
+    ("text", "chooses"),
+    [
+        ("[case]\nbatch = 4\n", True),
+        ("[matrix]\ndata = ['device', 'auto']\n", True),
+        ("[case]\ndata = 'photos'\n[base]\nstrategy = 'single'\n", False),
+        ("[case]\ndata = 'photos'\n[base]\ndata = 'auto'\n", True),
+        ("[matrix]\ndata = ['own', 'auto']\n", False),
+    ],
+)
+def test_who_names_the_data_is_not_given_other_data(tmp_path, text, chooses):
+    """`auto`, of all cells or some, is filled in once the model is known; `own` in words never is."""
+    assert suite.chooses_data(suite.load(write(tmp_path, text))) is chooses

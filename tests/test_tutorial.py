@@ -387,7 +387,7 @@ def seen(**fields):
         "steps": 9, "world": 2, "world_asked": 2, "local_rank": 0, "model": "Linear", "wrapped": True, "agreed": True,
         "wrapper": "DistributedDataParallel", "device": "cpu", "device_index": None, "device_count": 0,
         "sampler": None, "epochs": (0, 1), "gradients_kept": False, "optimizer_steps": 9, "rebuilt": 0, "norms": 0,
-        "synced": 0, "num_workers": 2, "waited": 0.0,
+        "synced": 0, "num_workers": 2, "cpus": 8, "local_ranks": 2, "threads": 1, "waited": 0.0,
     }  # fmt: skip
     return Seen(**good | fields)
 

@@ -7,6 +7,7 @@ from bench.answers import Interval
 from bench.case import Case
 from tests import analysis_samples as samples
 
+SETTINGS = [("precision", "bf16"), ("fused", True), ("num_workers", 2), ("fused", False), ("threads", None)]
 ONE = Interval(value=41.2, low=None, high=None, n=1)
 
 
@@ -25,6 +26,24 @@ def test_one_launch_has_no_interval():
     assert wording.bounds(ONE) == "n/a (n = 1)"
     assert wording.share_bounds(ONE) == "n/a (n = 1)"
     assert wording.bounds(None) == "n/a"
+
+
+def test_a_width_beyond_the_value_is_a_range():
+    """±503 % would be a negative throughput: the limits stand in its place."""
+    wide = Interval(value=182.0, low=16.1, high=1847.0, n=2)
+    assert wording.plus_minus(wide) == "[16.1, 1,847]"
+    assert wording.plus_minus(Interval(value=100.0, low=80.0, high=120.0, n=2)) == "±20\u00a0%"
+
+
+def test_a_setting_always_has_words():
+    """A named setting that is off says so; the short labels leave it out."""
+    assert [wording.setting(*one) for one in SETTINGS] == [
+        "bf16",
+        "fused",
+        "2 workers",
+        "fused off",
+        "threads default",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +79,7 @@ def test_common_parts_are_said_once():
     short, common = wording.without_common(["ddp, weak, photos", "dp, weak, photos"])
     assert short == ["ddp", "dp"]
     assert common == "weak, photos"
+    assert wording.without_common(["ddp, weak", "ddp, weak, bf16"])[0] == ["default", "bf16"]
     assert wording.without_common(["ddp, weak"]) == (["ddp, weak"], "")
 
 

@@ -1,18 +1,27 @@
-"""Why devices are slower than they should be, or faster than they can be."""
+"""Why devices are slower than they should be, or faster than they can be.
 
-from collections.abc import Iterator
+No cause is named from a window that few steps dominate: `trust.hiccups` tells of those.
+"""
+
+from collections.abc import Callable, Iterator
 from statistics import median
+from typing import Any
 
 from bench import stats
+from bench.answers import Curve
 from bench.checks.seen import Known, Seen, worst
 from bench.curves import threads_differ
 from bench.describe import describe, needed_phases, slots
 from bench.evidence import Cell, Evidence, relative
 from bench.machine import suggest_workers
 from bench.measures import format_value
+from bench.watch_checks import remedy_of, waits_without_workers
 
 LARGE = 0.10  # of a step: from here on a part of it is worth a finding
 SUPERLINEAR = 1.05  # as printed: 105.0 %
+AGREE = 0.8  # of the launches name the same late rank
+ENOUGH_LAUNCHES = 3  # with fewer, each has to show it beyond the spread of its steps
+ENOUGH_STEPS = 30
 
 
 def superlinear(known: Known) -> Iterator[Seen]:
@@ -38,19 +47,39 @@ def throughput_falls(known: Known) -> Iterator[Seen]:
 
     Reference implementations decide nothing: their curves are left out.
     """
+    for curve, best, lower in _falling(known, _falls):
+        unit = "node" if _only_nodes_grow(known, curve) else "device"
+        stop = best.case.nodes if unit == "node" else best.case.devices
+        totals = _totals(best, lower[-1])
+        text = f"adding {unit}s loses throughput: {totals}; stop at {stop} {unit}{'s' * (stop > 1)}"
+        yield Seen(text, (*(cell.id for cell in lower), best.id), {"curve": curve.label})
+
+
+def throughput_may_fall(known: Known) -> Iterator[Seen]:
+    """The same in a study of one launch a cell, which decides nothing: told where the loss is large."""
+    found = []
+    for curve, best, lower in _falling(known, _may_fall):
+        text = f"more devices are slower: {_totals(best, lower[-1])}; one launch: it may be chance"
+        ratio = relative(best, lower[-1]).interval().value
+        found.append(Seen(text, (*(c.id for c in lower), best.id), {"curve": curve.label}, -ratio))
+    yield from worst(found)
+
+
+def _falling(known: Known, falls: Callable[[Cell, Cell], bool]) -> Iterator[tuple[Curve, Cell, list[Cell]]]:
+    """Curves, their fastest cell (the base counts), and the cells on more devices that are below it."""
     cells = known.evidence.cells
     for curve in known.curves:
-        if curve.reference:
-            continue
         points = [cells[point.cell] for point in curve.points]
         best = max([cells[curve.base_cell], *points], key=_rate)
-        lower = [cell for cell in points if cell.case.devices > best.case.devices and _falls(best, cell)]
-        if lower:
-            unit = "node" if _only_nodes_grow(points) else "device"
-            stop = best.case.nodes if unit == "node" else best.case.devices
-            totals = " and ".join(f"{_throughput(cell)} on {slots(cell.case)}" for cell in (best, lower[-1]))
-            text = f"adding {unit}s loses throughput: {totals}; stop at {stop} {unit}{'s' * (stop > 1)}"
-            yield Seen(text, (best.id, *(cell.id for cell in lower)), {"curve": curve.label})
+        lower = [cell for cell in points if cell.case.devices > best.case.devices and falls(best, cell)]
+        if lower and not curve.reference:
+            yield curve, best, lower
+
+
+def _totals(best: Cell, lower: Cell) -> str:
+    """`160 samples/s on 1 device and 80 samples/s on 4 ranks under ddp`."""
+    totals = " and ".join(f"{_throughput(cell)} on {slots(cell.case)}" for cell in (best, lower))
+    return f"{totals} under {lower.case.strategy}"
 
 
 def input_bound(known: Known) -> Iterator[Seen]:
@@ -59,7 +88,7 @@ def input_bound(known: Known) -> Iterator[Seen]:
     for cell in known.evidence.measured:
         phases = known.evidence.critical(cell.id)
         wait, step = phases["data_wait"], phases["step"]
-        if not wait or not step or wait <= LARGE * step:
+        if not wait or not step or wait <= LARGE * step or cell.hiccups:
             continue
         culprit = _late_rank(known.evidence, cell, "data_wait")
         who = "" if culprit is None else f"rank {culprit}: "
@@ -70,8 +99,15 @@ def input_bound(known: Known) -> Iterator[Seen]:
             "data_wait": format_value("data_wait_s", wait),
             "share": format_value("efficiency", wait / step),
         }
-        found.append(Seen(text, (cell.id,), evidence, wait / step + (culprit is not None)))
+        weight, remedy = wait / step + (culprit is not None), _workers_remedy(known.evidence, cell)
+        found.append(Seen(text, (cell.id,), evidence, weight, remedy))
     yield from worst(found)
+
+
+def _workers_remedy(evidence: Evidence, cell: Cell) -> str | None:
+    """What a watched loop was told to do about waiting without workers; it knows its CPUs."""
+    texts = (text for warnings in evidence.said(cell.id, "warnings") for text in warnings)
+    return next((remedy_of(text)[1] for text in texts if waits_without_workers(text)), None)
 
 
 def copy_bound(known: Known) -> Iterator[Seen]:
@@ -81,7 +117,7 @@ def copy_bound(known: Known) -> Iterator[Seen]:
         phases = known.evidence.critical(cell.id)
         copy, step = phases["h2d"], phases["step"]
         on_device = all(row.clock == "events" for row in cell.shown)
-        if copy and step and on_device and copy > LARGE * step:
+        if copy and step and on_device and copy > LARGE * step and not cell.hiccups:
             parts = f"{format_value('h2d_s', copy)} of {format_value('step_s', step)}"
             found.append(
                 Seen(f"copy-bound: {parts} a step is copying to the device", (cell.id,), {}, copy / step)
@@ -108,7 +144,7 @@ def straggler_unnamed(known: Known) -> Iterator[Seen]:
         by_rank = known.evidence.rank_means.get(cell.id, {})
         phases = known.evidence.critical(cell.id)
         backward, step = phases["backward"], phases["step"]
-        if len(by_rank) < 2 or backward is None or not step:
+        if len(by_rank) < 2 or backward is None or not step or cell.hiccups:
             continue
         if cell.case.sync_bn or any("oversubscribed" in mark for mark in cell.marks):
             continue  # statistics, or the wait for a CPU, are in backward as well: wall times cannot tell
@@ -211,20 +247,43 @@ def _falls(best: Cell, cell: Cell) -> bool:
     return ratio.high is not None and ratio.high < 1  # one launch decides nothing
 
 
-def _only_nodes_grow(cells: list[Cell]) -> bool:
+def _may_fall(best: Cell, cell: Cell) -> bool:
+    ratio = relative(best, cell).interval()
+    return ratio.high is None and ratio.value < 1 - LARGE
+
+
+def _only_nodes_grow(known: Known, curve: Curve) -> bool:
+    cells = [known.evidence.cells[point.cell] for point in curve.points]
     return len({cell.case.ranks for cell in cells}) == 1 and len({cell.case.nodes for cell in cells}) > 1
 
 
 def _late_rank(evidence: Evidence, cell: Cell, phase: str) -> int | None:
-    """The rank whose `phase` exceeds that of its peers by a large part of the step, or None."""
-    by_rank = evidence.rank_means.get(cell.id, {})
+    """The rank whose `phase` exceeds that of its peers by a large part of the step, or None.
+
+    On a busy host some rank is late in most launches. So most launches have to name the same one; where there
+    are only one or two, each has to show it in enough steps, and beyond the spread of these.
+    """
+    few = len(cell.shown) < ENOUGH_LAUNCHES
+    late = [_late_in(evidence, row, phase, few) for row in cell.shown]
+    rank = max(set(late), key=lambda one: (one is not None, late.count(one)), default=None)
+    agree = late.count(rank) >= (1.0 if few else AGREE) * len(late)
+    return rank if agree and not cell.hiccups else None
+
+
+def _late_in(evidence: Evidence, row: Any, phase: str, alone: bool) -> int | None:
+    """The late rank of one launch; `alone` where no other launch can confirm it."""
+    by_rank = evidence.by_launch.get((row.study, row.launch), {})
     known = {rank: value for rank, row in by_rank.items() if (value := row[phase]) is not None}
     step = max((row["step"] or 0.0 for row in by_rank.values()), default=0.0)
     if len(known) < 2 or len(known) < len(by_rank):
         return None
     rank = max(known, key=lambda rank: known[rank])
     others = median(value for other, value in known.items() if other != rank)
-    return rank if known[rank] - others > LARGE * step else None
+    margin = known[rank] - others
+    beyond = row.window_steps >= ENOUGH_STEPS and margin > 2 * (row.p95_s - row.p50_s)
+    if alone and not beyond:
+        return None
+    return rank if margin > LARGE * step else None
 
 
 def _own_backward(known: Known, cell: Cell, forward: float | None) -> float:

@@ -6,8 +6,9 @@ from typing import Any
 from bench.checks.seen import Known, Seen, count, processes, workers, worst
 from bench.curves import threads_differ
 from bench.describe import describe
-from bench.evidence import Cell, Evidence
+from bench.evidence import SERIAL, Cell, Evidence
 from bench.failures import REMEDIES
+from bench.watch_checks import MODEL as WATCHED_MODEL
 from bench.watch_checks import PREFIX as WATCHED
 
 
@@ -48,8 +49,21 @@ def baseline_threads(known: Known) -> Iterator[Seen]:
         for point in curve.points:
             text = threads_differ(known.evidence, base, known.evidence.cells[point.cell])
             if text:
-                yield Seen(f"baseline not comparable: {text}", (base.id, point.cell), {"curve": curve.label})
+                found = {"curve": curve.label}
+                yield Seen(
+                    f"baseline not comparable: {text}",
+                    (base.id, point.cell),
+                    found,
+                    remedy=_equal_threads(base),
+                )
                 break
+
+
+def _equal_threads(base: Cell) -> str | None:
+    """For loops that were watched: torchrun sets one thread for several ranks, and plain python none."""
+    if not base.case.model.startswith(WATCHED_MODEL):
+        return None
+    return "watch them all with equal threads: OMP_NUM_THREADS=1 python train.py for one device"
 
 
 def pinning_without_accelerator(known: Known) -> Iterator[Seen]:
@@ -111,6 +125,18 @@ def stand_ins_used(known: Known) -> Iterator[Seen]:
         )
 
 
+def serial_hook(known: Known) -> Iterator[Seen]:
+    """Real work that is done one part after the other here, where torch's own overlaps: no stand-in."""
+    cells: dict[str, list[str]] = {}
+    for cell in known.evidence.measured:
+        for name in dict.fromkeys(name for row in cell.shown for name in row.stand_ins if SERIAL in name):
+            cells.setdefault(name, []).append(cell.id)
+    for name, where in cells.items():
+        yield Seen(
+            f"{name}: the real compression and exchange, but nothing overlaps with backward", tuple(where)
+        )
+
+
 def samples_uneven(known: Known) -> Iterator[Seen]:
     """Samples that the sampler repeats or leaves out to give every rank the same number."""
     for name, word in (("padded", "repeated"), ("dropped", "left out")):
@@ -150,7 +176,20 @@ def failed_launches(known: Known) -> Iterator[Seen]:
         message = f"{where}: {reason}" + (f" ({detail})" if detail else "")
         first = {f"rank {row.first_rank:.0f}" for row in some if row.first_rank == row.first_rank}
         seen = {"reason": reason} | ({"failed first": ", ".join(sorted(first))} if first else {})
+        seen |= _log(known.evidence, some)
         yield Seen(message, cells, seen, remedy=REMEDIES.get(reason))
+
+
+def _log(evidence: Evidence, rows: list[Any]) -> dict[str, str]:
+    """Where the log of the first failed launch lies: the file of the rank that failed first, or the folder."""
+    row = next((row for row in rows if row.first_rank == row.first_rank), rows[0])
+    store = evidence.stores.get(row.study)
+    if store is None:
+        return {}
+    folder = store.root / "logs" / row.launch
+    own = folder / f"{row.first_rank:.0f}.log"
+    path = own if own.is_file() else folder
+    return {"log": str(path)} if path.exists() else {}
 
 
 def rank_warnings(known: Known) -> Iterator[Seen]:

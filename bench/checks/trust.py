@@ -1,11 +1,13 @@
 """How far the numbers can be trusted: width of intervals, drift, several modes."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from bench import stats
-from bench.checks.seen import Known, Seen
+from bench import frame, stats
+from bench.checks.seen import Known, Seen, count, worst
 from bench.describe import describe
-from bench.measures import format_value
+from bench.evidence import Cell, Evidence
+from bench.measures import format_bounds, format_value
 from bench.summary import BUSY
 from bench.watch_checks import SUITE
 
@@ -19,9 +21,45 @@ def not_converged(known: Known) -> Iterator[Seen]:
     most = max(wide, key=lambda cell: widths[cell.id])
     text = (
         f"not converged: {len(wide)} of {len(known.evidence.measured)} cells; the widest is "
-        f"±{widths[most.id] * 100:.2f} % after {len(most.shown)} launches, the target ±{most.target * 100:g} %"
+        f"{_width(most)} after {len(most.shown)} launches, the target ±{most.target * 100:g} %"
     )
-    yield Seen(text, tuple(cell.id for cell in wide))
+    yield Seen(text, tuple(sorted(widths, key=lambda cell: -widths[cell])))
+
+
+def _width(cell: Cell) -> str:
+    """±1.23 %; the interval itself where that would reach below zero."""
+    interval = cell.samples_per_s
+    half = interval.half_width if interval else None
+    if interval is None or half is None or half < 1:
+        return f"±{(half or 0.0) * 100:.2f} %"
+    return format_bounds("samples_per_s", interval.low, interval.high, interval.n)
+
+
+def hiccups(known: Known) -> Iterator[Seen]:
+    """Windows whose mean is that of few long steps: no step is dropped, but the mean describes none of them."""
+    found = []
+    for cell in known.evidence.measured:
+        for row in cell.hiccups:
+            mean, middle = (format_value("step_s", value) for value in (row.step_s, row.p50_s))
+            text = (
+                f"hiccups: {_long_steps(known.evidence, row)}; the mean step is {mean}, the median {middle}"
+            )
+            found.append(Seen(f"{text} ({describe(cell.case)})", (cell.id,), {}, row.step_s / row.p50_s))
+    yield from worst(found)
+
+
+def _long_steps(evidence: Evidence, row: Any) -> str:
+    """`4 steps of up to 877 ms make 63.0 % of a window of 60`, from the steps where they were kept."""
+    store = evidence.stores.get(row.study)
+    steps = frame.steps(store, row.launch) if store else None
+    if steps is None or steps.empty:
+        return f"1 % of the steps take {format_value('p99_s', row.p99_s)} or more"
+    slowest = steps[steps["in_window"]].groupby("step")["step_s"].max()
+    long = slowest[slowest > 2 * row.p50_s]
+    share = format_value("efficiency", long.sum() / slowest.sum())
+    verb = "makes" if len(long) == 1 else "make"
+    most = format_value("step_s", float(long.max()))
+    return f"{count(len(long), 'step')} of up to {most} {verb} {share} of a window of {len(slowest)} steps"
 
 
 def unsteady(known: Known) -> Iterator[Seen]:

@@ -30,6 +30,8 @@ FILLS = {
     "grey": ("#9a9a9a", "#111111"),
 }
 WIDE = 920  # pixels, of a picture across the page
+LONG = 220  # pixels of names left of the axes: longer ones stand above their rows, so that a phone shows bars too
+LOW = 0.2  # of a row: how far what is drawn moves down below a name
 MARKERS = ("o", "s", "^", "D", "v", "P")
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -114,9 +116,11 @@ def tidy(axes: "Axes") -> "Axes":
     return axes
 
 
-def rows_of(axes: "Axes", names: Sequence[str]) -> None:
-    """Horizontal rows 0, 1, ... from the top, named at the left."""
-    axes.set_yticks(range(len(names)), names)
+def rows_of(axes: "Axes", names: Sequence[str], above: bool = False) -> None:
+    """Horizontal rows 0, 1, ... from the top, named at the left, or each above what it holds."""
+    axes.set_yticks(range(len(names)), [""] * len(names) if above else names)
+    for height, name in enumerate(names if above else ()):
+        axes.text(0.0, height - 0.27, name, transform=axes.get_yaxis_transform(), ha="left", va="center")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -150,6 +154,12 @@ def left_out(rows: Sequence[Row], count: int, noun: str, key: str = "cell") -> s
 def label_width(labels: Iterable[str]) -> int:
     """Pixels that the longest label needs left of the axes."""
     return int(6.5 * max((len(text) for text in labels), default=0)) + 16
+
+
+def name_room(labels: Sequence[str]) -> tuple[int, bool]:
+    """Pixels left of the axes, and whether the names are too long for that and stand above their rows."""
+    width = label_width(labels)
+    return (12, True) if width > LONG else (width, False)
 
 
 def swatches(target: "Axes | Canvas", colours: dict[str, str], **where: Any) -> None:

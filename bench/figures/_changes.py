@@ -2,7 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from bench.figures._canvas import BAND, GRID, MUTED, SERIES, WIDE, grouped, label_width, place, rows_of
+from bench.figures._canvas import (
+    BAND,
+    GRID,
+    LONG,
+    LOW,
+    MUTED,
+    SERIES,
+    WIDE,
+    grouped,
+    label_width,
+    place,
+    rows_of,
+)
 from bench.measures import format_change
 from bench.plugins import Row, clip
 from bench.stats import DELTA
@@ -23,7 +35,9 @@ def draw(rows: list[Row], canvas: "Canvas") -> None:
     """A line a comparison under its factor, the margin as a band around 0 %, the verdict at the right."""
     lines = _lines(rows)
     left = max(150, int(label_width([text for _, text, _ in lines]) * 0.92))
-    axes = place(canvas, WIDE, ROW * len(lines) + 50, left=left, right=RIGHT, top=4, bottom=42)
+    above = left > LONG
+    left = 12 if above else left
+    axes = place(canvas, WIDE, (ROW + 8 * above) * len(lines) + 50, left=left, right=RIGHT, top=4, bottom=42)
     reach = _reach(rows)
     axes.axvspan(-DELTA, DELTA, color=BAND, lw=0)
     axes.axvline(0, color=MUTED, lw=1.0)
@@ -33,13 +47,23 @@ def draw(rows: list[Row], canvas: "Canvas") -> None:
             axes.text(4 - left, height + 0.1, name, transform=start, va="center", weight="bold")
             axes.axhline(height + 0.5, color=GRID, lw=0.8)
             continue
-        axes.text(-10, height - 0.2 * bool(context), name, transform=start, ha="right", va="center")
-        axes.text(-10, height + 0.2, context, transform=start, ha="right", va="center", color=MUTED, size=10)
-        _comparison(axes, height, row, reach)
+        _names(axes, height, name, context, above)
+        _comparison(axes, height + LOW * above, row, reach)
     rows_of(axes, [""] * len(lines))
     axes.set_xlim(-reach, reach)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value * 100:+.0f} %" if abs(value) > 1e-9 else "0 %")
     axes.set_xlabel("change of throughput")
+
+
+def _names(axes: "Axes", height: int, name: str, context: str, above: bool) -> None:
+    """What is compared, and where: at the left in two lines, or above the interval in one."""
+    start = _edge(axes, 0.0)
+    if above:
+        text = " · ".join(filter(None, (name, context)))
+        axes.text(0, height - 0.24, text, transform=start, ha="left", va="center", size=10)
+        return
+    axes.text(-10, height - 0.2 * bool(context), name, transform=start, ha="right", va="center")
+    axes.text(-10, height + 0.2, context, transform=start, ha="right", va="center", color=MUTED, size=10)
 
 
 def _lines(rows: list[Row]) -> list[tuple[str, str, Row | None]]:
@@ -63,7 +87,7 @@ def _reach(rows: list[Row]) -> float:
     return reach
 
 
-def _comparison(axes: "Axes", height: int, row: Row, reach: float) -> None:
+def _comparison(axes: "Axes", height: float, row: Row, reach: float) -> None:
     middle, colour = row["ratio"] - 1, COLOURS.get(row["verdict"], MUTED)
     if row["low_ratio"] is not None and row["high_ratio"] is not None:
         low, high = max(row["low_ratio"] - 1, -reach), min(row["high_ratio"] - 1, reach)

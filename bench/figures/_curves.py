@@ -1,6 +1,6 @@
 """What the two pictures of a scaling curve share: which curves, the axis of devices, lines and legend."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.answers import Analysis, Curve, Point
@@ -39,9 +39,29 @@ def nothing(analysis: Analysis) -> str:
     return "No two device counts were measured with the same settings: a curve needs two."
 
 
-def identity(curve: Curve, point: Point) -> Row:
-    """The columns that say which point of which curve a row is about."""
+def lines(analysis: Analysis) -> dict[str, int]:
+    """Name of a curve (with its scaling and base) -> which line it is, from 1, in every picture of the page.
+
+    Where there are more curves than colours: the one with the fewest settings off their defaults, which the
+    others are read against, and the ones that train the most samples a second.
+    """
+    curves = drawable(analysis)
+    by_rate = sorted(curves, key=lambda curve: -max(point.samples_per_s.value for point in curve.points))
+    first = sorted(by_rate, key=lambda curve: len(curve.settings))[:1]
+    first += [curve for curve in by_rate if curve not in first]
+    chosen = {_name(curve) for curve in first[:MOST_CURVES]}
+    order = [name for name in dict.fromkeys(map(_name, curves)) if name in chosen]
+    return {name: place for place, name in enumerate(order, 1)}
+
+
+def _name(curve: Curve) -> str:
+    return repr((curve.label, curve.scaling, curve.base, curve.base_devices))
+
+
+def identity(curve: Curve, point: Point, places: Mapping[str, int]) -> Row:
+    """The columns that say which point of which curve a row is about; `line` is None for a curve not drawn."""
     return {
+        "line": places.get(_name(curve)),
         "curve": curve.label,
         "strategy": curve.strategy,
         "scaling": curve.scaling,
@@ -60,11 +80,10 @@ def key(row: Row) -> tuple[Any, ...]:
     return row["curve"], row["scaling"], row["base"], row["base_devices"]
 
 
-def shown(rows: list[Row], value: str) -> Curves:
-    """The curves that reach highest, in their own order."""
-    curves = grouped(rows, key)
-    best = sorted(curves, key=lambda one: -max(row[value] for row in curves[one]))[:MOST_CURVES]
-    return {one: curves[one] for one in curves if one in best}
+def shown(rows: list[Row]) -> Curves:
+    """The curves that have a line, in the order of the lines: the same in every picture."""
+    drawn = sorted((row for row in rows if row["line"] is not None), key=lambda row: int(row["line"]))
+    return grouped(drawn, key)
 
 
 def names(curves: Curves) -> tuple[list[str], str]:
@@ -77,18 +96,16 @@ def names(curves: Curves) -> tuple[list[str], str]:
     return marked, common
 
 
-def note(value: str) -> Callable[[list[Row]], str | None]:
-    """What the picture leaves out, and what its curves share; `value` is the column that `shown` goes by."""
-
-    def sentences(rows: list[Row]) -> str | None:
-        curves, total = shown(rows, value), len({key(row) for row in rows})
-        _, common = names(curves)
-        said = [f"All curves: {clip(common, 200)}."] if common else []
-        if total > len(curves):
-            said.append(f"Showing {len(curves)} of {total} curves; all are in the tables.")
-        return " ".join(said) or None
-
-    return sentences
+def note(rows: list[Row]) -> str | None:
+    """What the picture leaves out, and what its curves share."""
+    curves, total = shown(rows), len({key(row) for row in rows})
+    _, common = names(curves)
+    said = [f"All curves: {clip(common, 200)}."] if common else []
+    if total > len(curves):
+        said.append(
+            f"Showing {len(curves)} of {total} curves, the plainest and the fastest; all are in the tables."
+        )
+    return " ".join(said) or None
 
 
 def start(canvas: "Canvas", curves: Curves, extra: int) -> "Axes":

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bench.figures._canvas import FILLS, WIDE, grouped, label_width, rows_of, swatches, tidy
+from bench.figures._canvas import FILLS, LOW, WIDE, grouped, name_room, rows_of, swatches, tidy
 from bench.plugins import Row, clip
 from bench.wording import size, tick
 
@@ -28,33 +28,37 @@ TITLES = {"device": "Device memory, peak", "host": "Host memory (proportional se
 def draw(rows: list[Row], canvas: "Canvas") -> None:
     """A panel for the device and one for the host, where there is something to show."""
     panels = grouped(rows, lambda row: row["where"])
-    heights = {where: BAR * len(by_rank(group)) + HEAD + FOOT for where, group in panels.items()}
+    room = {where: name_room(_names(group)) for where, group in panels.items()}
+    heights = {
+        where: (BAR + 18 * room[where][1]) * len(by_rank(group)) + HEAD + FOOT
+        for where, group in panels.items()
+    }
     width, below = WIDE, sum(heights.values())
     canvas.set_size_inches(width / 72, below / 72)
     total = below
     for where, group in panels.items():
         below -= heights[where]
-        names = _names(group)
-        left = label_width(names)
+        left, above = room[where]
         box = (left, below + FOOT, width - left - 90, heights[where] - HEAD - FOOT)
         axes = tidy(canvas.add_axes((box[0] / width, box[1] / total, box[2] / width, box[3] / total)))
-        _panel(axes, group, names)
+        _panel(axes, group, _names(group), above)
         _title(axes, where, group)
 
 
-def _panel(axes: "Axes", rows: list[Row], names: list[str]) -> None:
+def _panel(axes: "Axes", rows: list[Row], names: list[str], above: bool) -> None:
     ranks = list(by_rank(rows).values())
     longest = max(_extent(rank) for rank in ranks)
-    for height, rank in enumerate(ranks):
-        start = 0
+    for at, rank in enumerate(ranks):
+        start, height = 0, at + LOW * above
         for row in rank:
             _, where, colour, thickness = KINDS[row["kind"]]
+            thickness *= BAR / (BAR + 18 * above)
             axes.barh(height, row["bytes"], left=start, height=thickness, color=FILLS[colour][0], lw=0)
             start += row["bytes"] if where == "host" else 0
         total = rank[0]["device_total_bytes"]
         text = size(_extent(rank)) + (f" of {size(total)}" if total else "")
         axes.text(_extent(rank) + longest * 0.012, height, text, va="center")
-    rows_of(axes, names)
+    rows_of(axes, names, above)
     axes.set_xlim(0, longest or 1)
     unit, word = (2**30, "GiB") if longest >= 2**30 else (2**20, "MiB")
     axes.xaxis.set_major_locator(_steps(unit))
@@ -91,7 +95,7 @@ def _names(rows: list[Row]) -> list[str]:
     names = []
     for ranks in grouped(rows, lambda row: row["cell"]).values():
         own = list(dict.fromkeys(row["rank"] for row in ranks))
-        names += [f"{clip(ranks[0]['label'], 46)} · rank {own[0]}", *(f"rank {rank}" for rank in own[1:])]
+        names += [f"{clip(ranks[0]['label'], 60)} · rank {own[0]}", *(f"rank {rank}" for rank in own[1:])]
     return names
 
 

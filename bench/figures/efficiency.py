@@ -16,9 +16,10 @@ HIGHEST = 1.6  # of the axis; an interval from two launches may reach far beyond
 
 def frame(analysis: Analysis) -> list[Row]:
     """One row a point: efficiency and speed-up with their intervals."""
+    places = _curves.lines(analysis)
     return [
         {
-            **_curves.identity(curve, point),
+            **_curves.identity(curve, point, places),
             "efficiency": point.efficiency.value,
             "low_efficiency": point.efficiency.low,
             "high_efficiency": point.efficiency.high,
@@ -35,7 +36,7 @@ def frame(analysis: Analysis) -> list[Row]:
 
 def draw(rows: list[Row], canvas: "Canvas") -> None:
     """One line a curve under the line of 100 %."""
-    curves = _curves.shown(rows, "speedup")
+    curves = _curves.shown(rows)
     axes = _curves.start(canvas, curves, extra=1)
     bases = {f"{row['base']}" for group in curves.values() for row in group}
     name = f"100 % of the base: {bases.pop()}" if len(bases) == 1 else "100 % of each curve's own base"
@@ -58,7 +59,7 @@ PLUGIN = Figure(
     frame=frame,
     draw=draw,
     nothing=_curves.nothing,
-    note=_curves.note("speedup"),
+    note=_curves.note,
     order=20,
     half=True,
 )

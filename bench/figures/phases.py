@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from bench.answers import Analysis, CellResult
 from bench.figures._canvas import (
     FILLS,
+    LOW,
     PAPER,
     WIDE,
     fastest,
     grouped,
-    label_width,
     left_out,
+    name_room,
     place,
     rows_of,
     swatches,
@@ -60,13 +61,15 @@ def draw(rows: list[Row], canvas: "Canvas") -> None:
     """The fastest cells in the study's order, top to bottom; shares written where they fit."""
     cells = list(grouped(fastest(rows, MOST_CELLS), lambda row: row["cell"]).values())
     names = [cell[0]["label"] for cell in cells]
-    left = label_width(names)
-    axes = place(canvas, WIDE, BAR * len(cells) + 76, left=left, right=RIGHT, top=34, bottom=42)
+    left, above = name_room(names)
+    row = BAR + 18 * above
+    axes = place(canvas, WIDE, row * len(cells) + 76, left=left, right=RIGHT, top=34, bottom=42)
     longest = max(sum(row["seconds"] or 0 for row in cell) for cell in cells)
-    for height, cell in enumerate(cells):
-        end = _bar(axes, height, cell, longest, width=WIDE - left - RIGHT)
+    for at, cell in enumerate(cells):
+        height = at + LOW * above
+        end = _bar(axes, height, cell, longest, width=WIDE - left - RIGHT, thickness=0.72 * BAR / row)
         axes.text(end + longest * 0.012, height, duration(cell[0]["step_s"]), va="center", fontsize=11)
-    rows_of(axes, names)
+    rows_of(axes, names, above)
     axes.set_xlim(0, longest or 1.0)
     axes.xaxis.set_major_formatter(lambda value, _: tick(value * 1e3))
     axes.set_xlabel("milliseconds a step")
@@ -75,7 +78,7 @@ def draw(rows: list[Row], canvas: "Canvas") -> None:
     swatches(canvas, colours, loc="upper left", bbox_to_anchor=((left - 6) / WIDE, 1.0))
 
 
-def _bar(axes: "Axes", height: int, cell: list[Row], longest: float, width: int) -> float:
+def _bar(axes: "Axes", height: float, cell: list[Row], longest: float, width: int, thickness: float) -> float:
     """One cell's phases, one after the other; returns where the bar ends."""
     start = 0.0
     for row in cell:
@@ -83,7 +86,7 @@ def _bar(axes: "Axes", height: int, cell: list[Row], longest: float, width: int)
         if not seconds:
             continue
         fill, ink = FILLS[COLOURS[row["phase"]]]
-        axes.barh(height, seconds, left=start, height=0.72, color=fill, edgecolor=PAPER, lw=0.8)
+        axes.barh(height, seconds, left=start, height=thickness, color=fill, edgecolor=PAPER, lw=0.8)
         if longest and seconds / longest * width > 34:
             text = f"{row['share'] * 100:.0f} %"
             axes.text(start + seconds / 2, height, text, color=ink, ha="center", va="center", fontsize=10)

@@ -19,9 +19,10 @@ COLUMNS = ("mean_samples_per_s", "low_samples_per_s", "high_samples_per_s")
 
 def frame(analysis: Analysis) -> list[Row]:
     """One row a launch, the mean and interval of its point beside it."""
+    places = _curves.lines(analysis)
     return [
         {
-            **_curves.identity(curve, point),
+            **_curves.identity(curve, point, places),
             "launch": position,
             "samples_per_s": launch,
             "mean_samples_per_s": point.samples_per_s.value,
@@ -38,7 +39,7 @@ def frame(analysis: Analysis) -> list[Row]:
 
 def draw(rows: list[Row], canvas: "Canvas") -> None:
     """One line a curve, its launches beside each mean, a dashed ideal line from each base."""
-    curves = _curves.shown(rows, "mean_samples_per_s")
+    curves = _curves.shown(rows)
     every = [row for group in curves.values() for row in group]
     bases = grouped(every, lambda row: (row["base_devices"], row["base_samples_per_s"]))
     axes = _curves.start(canvas, curves, extra=1)
@@ -91,7 +92,7 @@ PLUGIN = Figure(
     frame=frame,
     draw=draw,
     nothing=_curves.nothing,
-    note=_curves.note("mean_samples_per_s"),
+    note=_curves.note,
     order=10,
     half=True,
 )

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bench.case import Case
-from bench.errors import UsageError
 from bench.options import option
 from bench.workload import Sample, Workload, token_loss
 
@@ -99,17 +98,9 @@ class GPT(nn.Module):
 
 
 def gpt_workload(case: Case, options: Mapping[str, Any], positions: int) -> Workload:
-    """A GPT of the case's options and its loss over all positions; longer sequences get more positions.
-
-    Raises UsageError where the width does not divide over the heads.
-    """
+    """A GPT of the case's options and its loss over all positions; longer sequences get more positions."""
     sequence, vocabulary, width, depth, heads = (
         option(case.model_args, options, key) for key in ("sequence", "vocabulary", "width", "depth", "heads")
     )
-    if width % heads:
-        raise UsageError(
-            f"model_args of {case.model!r}: width = {width} does not divide over {heads} heads: "
-            "give a width that is a multiple of heads"
-        )
     model = GPT(vocabulary, max(positions, sequence), width, depth, heads)
     return Workload(model, loss=token_loss, sample=Sample((sequence,), vocabulary, tokens=True))

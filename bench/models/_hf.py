@@ -26,6 +26,20 @@ from bench.workload import Sample, Workload, classification_loss, token_loss
 MASKED_EVERY = 7  # about the 15 % of BERT, and never none
 IGNORED = -100
 LONGEST = 512
+COUNTS = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "vocab_size",
+    "num_labels",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+)
 
 
 class Logits(nn.Module):
@@ -85,7 +99,17 @@ def _config(case: Case, transformers: Any, options: Mapping[str, Any]) -> Any:
             {*options, *allowed, *config.attribute_map, "num_labels"},
             field,
         )
+    _check_counts(case, config, fields)
     return transformers.AutoConfig.for_model(name_of(case), **fields)
+
+
+def _check_counts(case: Case, config: Any, fields: Mapping[str, Any]) -> None:
+    """Raise UsageError for a count below 1 under any name: some types are built without a layer, and train nothing."""
+    names = {config.attribute_map.get(name, name) for name in COUNTS} | set(COUNTS)
+    for field in sorted(names & fields.keys()):
+        value = fields[field]
+        if isinstance(value, int) and value < 1:
+            raise UsageError(f"model_args of {clip(case.model)!r}: {field} = {value}: needs at least 1")
 
 
 def _goal(case: Case, config: Any) -> str:

@@ -22,8 +22,8 @@ def library(case: Case, package: str) -> Any:
     try:
         if importlib.util.find_spec(package) is None:
             raise UsageError(
-                f"{where}: the package {package} is not installed: pip install 'scalemark[models]', or choose one of"
-                " scalemark list models"
+                f"{where}: the package {package} is not installed: install the extra 'models' (in a clone:"
+                " .venv/bin/pip install -e '.[models]'), or choose one of scalemark list models"
             )
         return importlib.import_module(package)
     except (ImportError, RuntimeError, AttributeError, OSError) as error:

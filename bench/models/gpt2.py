@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bench.case import Case
+from bench.options import check_divides
 from bench.plugins import Model
 
 if TYPE_CHECKING:
@@ -19,4 +20,11 @@ def build(case: Case) -> "Workload":
     return gpt_workload(case, OPTIONS, POSITIONS)
 
 
-PLUGIN = Model("GPT-2 small (124 million parameters) on token ids", build, options=OPTIONS, tokens=True)
+def check(case: Case) -> None:
+    """Raise UsageError for a width that does not divide over the heads."""
+    check_divides(case, OPTIONS, "width", "heads")
+
+
+PLUGIN = Model(
+    "GPT-2 small (124 million parameters) on token ids", build, options=OPTIONS, check=check, tokens=True
+)

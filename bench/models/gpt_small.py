@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from bench.case import Case
+from bench.options import check_divides
 from bench.plugins import Model
 
 if TYPE_CHECKING:
@@ -22,6 +23,15 @@ def build(case: Case) -> "Workload":
     return gpt_workload(case, OPTIONS, POSITIONS)
 
 
+def check(case: Case) -> None:
+    """Raise UsageError for a width that does not divide over the heads."""
+    check_divides(case, OPTIONS, "width", "heads")
+
+
 PLUGIN = Model(
-    "small GPT (0.7 million parameters) on token ids, for CPU hosts", build, options=OPTIONS, tokens=True
+    "small GPT (0.7 million parameters) on token ids, for CPU hosts",
+    build,
+    options=OPTIONS,
+    check=check,
+    tokens=True,
 )

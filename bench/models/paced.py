@@ -27,19 +27,11 @@ OPTIONS: Options = {
 
 
 def build(case: Case) -> "Workload":
-    """The stand-in; `slow_rank` is late by `slow_forward_s` and `slow_backward_s` in every step.
-
-    Raises UsageError for fewer parameters than layers.
-    """
+    """The stand-in; `slow_rank` is late by `slow_forward_s` and `slow_backward_s` in every step."""
     from bench.models._paced import PacedLoss, PacedModel
     from bench.workload import Sample, Workload
 
     options = {key: option(case.model_args, OPTIONS, key) for key in OPTIONS}
-    if options["parameters"] < options["layers"]:
-        raise UsageError(
-            f"model_args of 'paced': parameters = {options['parameters']} for {options['layers']} layers: "
-            "a layer needs at least one parameter"
-        )
     if options.pop("slow_rank") != int(os.environ.get("RANK", "0")):
         options.update(slow_forward_s=0.0, slow_backward_s=0.0)
     # under DataParallel the largest chunk decides, as it does for the replicas
@@ -47,6 +39,20 @@ def build(case: Case) -> "Workload":
     return Workload(PacedModel(**options), loss=PacedLoss(forward_s), sample=Sample((CLASSES,), CLASSES))
 
 
+def check(case: Case) -> None:
+    """Raise UsageError for fewer parameters than layers."""
+    parameters, layers = (option(case.model_args, OPTIONS, key) for key in ("parameters", "layers"))
+    if parameters < layers:
+        raise UsageError(
+            f"model_args of 'paced': parameters = {parameters} for {layers} layers: "
+            "a layer needs at least one parameter"
+        )
+
+
 PLUGIN = Model(
-    "sleeps a stated time per sample, with real gradients (a stand-in)", build, options=OPTIONS, stand_in=True
+    "sleeps a stated time per sample, with real gradients (a stand-in)",
+    build,
+    options=OPTIONS,
+    check=check,
+    stand_in=True,
 )

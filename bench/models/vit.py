@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bench.case import Case
-from bench.errors import UsageError
-from bench.options import option
+from bench.options import check_divides, option
 from bench.plugins import Model
 
 if TYPE_CHECKING:
@@ -14,18 +13,20 @@ OPTIONS = {"image_size": 224, "classes": 1000, "patch": 16, "width": 768, "depth
 
 
 def build(case: Case) -> "Workload":
-    """The model and its default training. Raises UsageError for sizes that do not divide."""
+    """The model and its default training."""
     from bench.models._resnet import image_workload
     from bench.models._vit import VisionTransformer
 
     sizes = {key: option(case.model_args, OPTIONS, key) for key in OPTIONS}
-    for whole, part in (("image_size", "patch"), ("width", "heads")):
-        if sizes[whole] % sizes[part]:
-            raise UsageError(
-                f"model_args of {case.model!r}: {whole} = {sizes[whole]} does not divide by {part} = {sizes[part]}: "
-                f"make it a multiple of {sizes[part]}"
-            )
     return image_workload(VisionTransformer(**sizes), sizes["image_size"], sizes["classes"])
 
 
-PLUGIN = Model("ViT-B/16 (86.6 million parameters) on images", build, options=OPTIONS, image=True)
+def check(case: Case) -> None:
+    """Raise UsageError for sizes that do not divide."""
+    check_divides(case, OPTIONS, "image_size", "patch")
+    check_divides(case, OPTIONS, "width", "heads")
+
+
+PLUGIN = Model(
+    "ViT-B/16 (86.6 million parameters) on images", build, options=OPTIONS, check=check, image=True
+)

@@ -23,7 +23,8 @@ def wrap(model: Any, case: Any, place: Any) -> Any:
         model = convert(model, place.accelerated)
     model = model.to(place.device)
     # the group that there is, on this rank's kind of device: torch would take CUDA in any build that has it
-    mesh = DeviceMesh.from_group(torch.distributed.group.WORLD, place.device.type)
+    group: Any = torch.distributed.group.WORLD
+    mesh = DeviceMesh.from_group(group, place.device.type)
     shard = partial(fully_shard, mesh=mesh)
     found = blocks(model)
     if case.compile is not False:  # blocks share a forward: one graph each, where they differ

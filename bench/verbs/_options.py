@@ -1,12 +1,15 @@
 """Options that several verbs share, and how their texts become values."""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from bench.store import Store
 
 Suites = Annotated[list[str], typer.Argument(help="Suites by name (scalemark list suites) or TOML files.")]
 Sets = Annotated[
@@ -60,3 +63,11 @@ def parse_budget(text: str | None) -> float | None:
     if seconds <= 0:
         raise UsageError(f"--budget {text!r}: write a time such as 90s, 10m, 2h, or none")
     return seconds
+
+
+def say_unreadable(stores: "Iterable[Store]") -> None:
+    """Say on standard error how many lines of the studies are no records."""
+    for store in stores:
+        text = store.unreadable()
+        if text:
+            typer.echo(f"note: {text}", err=True)

@@ -146,8 +146,17 @@ def _cpus(host: Host) -> list[str]:
     return [
         f"{host.cpu_model}, {nodes}",
         f"{host.cpus_usable} usable of {host.cpus_counted} counted (affinity {host.cpus_affinity}, quota {quota})",
+        *_formats(host),
         f"governor {host.governor or 'not offered here'}, clock source {host.clocksource or 'not known'}",
     ]
+
+
+def _formats(host: Host) -> list[str]:
+    """How the CPU computes bf16 and fp16, where that is known."""
+    if host.cpu_formats is None:
+        return []
+    how = {True: "in hardware", False: "emulated, slow"}
+    return [", ".join(f"{name}: {how[name in host.cpu_formats]}" for name in ("bf16", "fp16"))]
 
 
 def _shm(host: Host) -> str:
@@ -183,6 +192,8 @@ def _software(host: Host) -> list[str]:
         f"Python {host.python}, torch {host.torch or 'none'}",
         ", ".join(f"{name} {version or 'none'}" for name, version in named.items()),
         f"collective backends: {', '.join(host.backends) or 'none'}",
+        f"C++ compiler for torch.compile: {host.compiler or 'none: compiled cells are skipped'}",
+        f"model libraries: {', '.join(f'{k} {v}' for k, v in host.libraries.items()) or 'none'}",
     ]
 
 

@@ -35,6 +35,7 @@ def export(
 
     stores = [open_store(name) for name in studies]
     place = Path(output) if output else REPORTS / "-".join(store.name for store in stores)[:80]
+    o.say_unreadable(stores)
     files = write(format, stores, place, steps)
     if json:
         typer.echo(jsonlib.dumps({"files": [str(file) for file in files]}, indent=2))

@@ -1,6 +1,6 @@
 """`scalemark list`: what there is to choose from."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -38,25 +38,13 @@ def list_(
 
 def _axis(name: str) -> str:
     """What an axis may be, and its default, from the schema of a case."""
-    import msgspec
+    from bench import settings
 
-    from bench.case import Case
-
-    schema = msgspec.json.schema(Case)["$defs"]["Case"]["properties"][name]
-    words = [str(word).lower() for part in schema.get("anyOf", [schema]) for word in _allowed(part)]
-    default = schema["default"]
+    default = settings.default(name)
     if isinstance(default, bool):
         default = str(default).lower()
-    return f"{', '.join(words)} [{'none' if default is None else 'empty' if default == {} else default}]"
-
-
-def _allowed(part: dict[str, Any]) -> list[Any]:
-    """The words of one alternative of a setting's schema."""
-    if "enum" in part:
-        return list(part["enum"])
-    plain = {"null": ["none"], "boolean": ["true", "false"], "object": ["a table"], "string": ["text"]}
-    least = part.get("minimum", part.get("exclusiveMinimum"))
-    return plain.get(part["type"], [part["type"] + (f" from {least}" if least is not None else "")])
+    shown = "none" if default is None else "empty" if default == {} else default
+    return f"{', '.join(settings.words(name))} [{shown}]"
 
 
 def _summary(kind: str, name: str) -> str:

@@ -59,27 +59,30 @@ def as_dict(made: "Plan", budget_s: float | None) -> dict[str, Any]:
         "cells": cells,
         "left_out": made.left_out,
         "notes": made.notes,
-        "block_s": made.block_s,
-        "expected_s": expected_s(made, budget_s),
+        "block_s": made.block_s if made.runnable else None,
+        "expected_s": expected_s(made, budget_s) if made.runnable else None,
         "budget_s": budget_s,
     }
 
 
 def expected_s(made: "Plan", budget_s: float | None) -> tuple[float, float]:
-    """Seconds from the fewest to the most launches, within the budget."""
+    """Seconds from the fewest to the most launches, within the budget; the first block runs whatever it takes."""
     from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES
 
-    low, high = made.block_s * MIN_LAUNCHES, made.block_s * MAX_LAUNCHES
-    return (min(low, budget_s), min(high, budget_s)) if budget_s is not None else (low, high)
+    low, high = made.blocks_s(MIN_LAUNCHES), made.blocks_s(MAX_LAUNCHES)
+    limit = float("inf") if budget_s is None else max(budget_s, made.block_s)
+    return min(low, limit), min(high, limit)
 
 
 def show(made: "Plan", budget_s: float | None) -> None:
     """The plan in words and a table."""
     from bench.console import table
     from bench.live import clock
+    from bench.wording import plural
 
     rows = [[c.suite, c.id, f"{made.estimates[c.id].seconds:.0f} s"] for c in made.runnable]
-    typer.echo(table(["suite", "cell", "a launch"], rows))
+    if rows:
+        typer.echo(table(["suite", "cell", "a launch"], rows))
     for cell in made.cells:
         if cell.skipped:
             typer.echo(f"skipped: {cell.id}: {cell.skipped}")
@@ -87,15 +90,20 @@ def show(made: "Plan", budget_s: float | None) -> None:
         typer.echo(f"left out: {text}")
     for text in made.notes:
         typer.echo(f"note: {text}")
+    if not made.runnable:
+        typer.echo(f"nothing to run: {'every cell is skipped' if made.cells else 'the suite has no cells'}")
+        return
     low, high = expected_s(made, budget_s)
     rough = (
         ""
-        if all(e.measured for e in made.estimates.values())
+        if all(made.estimates[cell.id].measured for cell in made.runnable)
         else " (partly guessed: not all cells ran here before)"
     )
     span = clock(low) if round(low) == round(high) else f"{clock(low)} to {clock(high)}"
     limit = "no time limit" if budget_s is None else f"time limit {clock(budget_s)}"
-    typer.echo(f"{len(made.runnable)} cells, a block of all takes about {clock(made.block_s)}{rough};")
+    typer.echo(
+        f"{plural(len(made.runnable), 'cell')}, a block of all takes about {clock(made.block_s)}{rough};"
+    )
     typer.echo(f"expected in all: {span} (5 to 10 launches a cell, {limit}); --quick runs one launch a cell")
 
 

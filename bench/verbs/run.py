@@ -44,7 +44,7 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of launches.")] = 0,
 ) -> None:
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
-    from bench.begin import header, prepare
+    from bench.begin import check_resumed, header, prepare
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
     from bench.study import Rules
@@ -68,6 +68,8 @@ def run(
     store = _open(output, suites, resume)
     with store.lock():
         before = store.header() if resume else None
+        if before is not None:
+            check_resumed(plan, before, store.root)
         command = ("scalemark", *sys.argv[1:])
         store.create(header(store.name, plan, host, rules, command, quick, before), resume=resume)
         prepare(plan)
@@ -132,8 +134,9 @@ def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool
     """Run the study; True if it came to its end."""
     from bench.live import Live
     from bench.study import FailedFast, Interrupted, Study
+    from bench.wording import plural
 
-    typer.echo(f"study {store.root}: {len(plan.runnable)} cells")
+    typer.echo(f"study {store.root}: {plural(len(plan.runnable), 'cell')}")
     try:
         with Live() as live:
             Study(plan, store, host, rules, live).run()

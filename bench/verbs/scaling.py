@@ -1,4 +1,4 @@
-"""`scalemark scaling STUDY`: every curve as a table, under its named base."""
+"""`scalemark scaling STUDY...`: every curve as a table, under its named base."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -23,16 +23,19 @@ COLUMNS = (
     "marks",
 )
 
-Study = Annotated[str, typer.Argument(help="A study by name or path.")]
+Studies = Annotated[list[str], typer.Argument(help="Studies by name or path; several are analysed together.")]
 
 
-def scaling(study: Study, json: o.Json = False) -> None:
+def scaling(studies: Studies, json: o.Json = False) -> None:
     """Show throughput, speed-up and efficiency against devices, and what they are relative to."""
     from bench.analysis import analyse
     from bench.store import open_store
 
-    analysis = analyse([open_store(study)])
+    stores = [open_store(name) for name in studies]
+    analysis = analyse(stores)
     typer.echo(as_json(analysis) if json else as_text(analysis))
+    if not json:
+        o.say_unreadable(stores)
 
 
 def as_json(analysis: "Analysis") -> str:
@@ -66,13 +69,21 @@ def _curve(curve: "Curve") -> Iterator[str]:
     yield table(COLUMNS, [_row(point) for point in curve.points])
     base = format_value("samples_per_s", curve.base_samples_per_s)
     yield f"baseline: {curve.base}, {base} on {curve.base_devices} device{'s' * (curve.base_devices > 1)}"
-    serial = {devices: part for devices, part in curve.serial_fraction.items() if part is not None}
-    if serial:
+    parts = [text for point in curve.points if (text := _serial_part(curve, point))]
+    if parts:
         law = "Karp-Flatt" if curve.scaling == "strong" else "Gustafson"
-        parts = ", ".join(f"{format_value('serial_fraction', part)} at {n}" for n, part in serial.items())
-        yield f"serial fraction ({law}): {parts}"
+        yield f"serial fraction ({law}): {', '.join(parts)}"
     if curve.note:
         yield curve.note
+
+
+def _serial_part(curve: "Curve", point: "Point") -> str:
+    """`20.0 % at 2`; why there is none where the point is slower than the base; "" on the base's own count."""
+    if point.devices == curve.base_devices:
+        return ""
+    text = f"{format_value('serial_fraction', curve.serial_fraction.get(point.devices))} at {point.devices}"
+    slower = f" (slower than {'one device' if curve.base_devices == 1 else 'the base'})"
+    return text + slower * (point.speedup.value < 1)
 
 
 def _row(point: "Point") -> list[str]:

@@ -57,6 +57,8 @@ def build(case):
             time.sleep(0.5)
         if fault == "drift":
             time.sleep(0.02 + 0.001 * steps[0])
+        if fault == "slow":
+            time.sleep(1.2)
         if fault == "traced" and here and torch.autograd._profiler_enabled():
             fail()
         if here and steps[0] == AT_STEP and fault in FAULTS:

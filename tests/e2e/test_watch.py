@@ -54,14 +54,37 @@ print("trained")
 """
 
 
-def python(folder, *words):
-    """Run a script as its user would, in `folder`, where the package is installed."""
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120,
+# One launch of two ranks for both: starting them is what takes the time.
+BOTH = """
+import runpy
+
+for script in ("examples/train_ddp.py", "train.py"):
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The folder in which the scripts ran, where the package is installed; what torchrun's and python's printed."""
+    folder = tmp_path_factory.mktemp("watch")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (change,) = blocks(text("bring-your-own.md"), "diff")
+    script = folder / "examples" / "train_ddp.py"
+    script.write_text(after(change, script.read_text()))
+    for name, source in {"train.py": MISTAKEN, "plain.py": PLAIN, "both.py": BOTH}.items():
+        (folder / name).write_text(source)
+    started = [start(folder, *words) for words in ((*TORCHRUN, "both.py"), ("plain.py",))]
+    printed = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], printed
+    return folder, *printed
+
+
+def start(folder, *words):
+    """A script as its user starts it."""
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
 
 
 def findings(study, code):
@@ -69,16 +92,12 @@ def findings(study, code):
     return [one.message for one in analyse([Store(study)]).findings if one.code == code]
 
 
-def test_the_training_script_of_the_page_is_watched(tmp_path):
+def test_the_training_script_of_the_page_is_watched(ran):
     """The script with the page's few lines: 100 steps of two ranks, nothing wrong with them; training goes on."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    script = tmp_path / "examples" / "train_ddp.py"
-    (change,) = blocks(text("bring-your-own.md"), "diff")
-    script.write_text(after(change, script.read_text()))
-    done = python(tmp_path, *TORCHRUN, "examples/train_ddp.py")
-    assert "epoch 1: loss" in done.stdout
-    (study,) = (tmp_path / "results").glob("watch-train_ddp-*")
-    assert f"read them with: scalemark report results/{study.name}" in done.stderr
+    folder, (printed, said), _ = ran
+    assert "epoch 1: loss" in printed
+    (study,) = (folder / "results").glob("watch-train_ddp-*")
+    assert f"read them with: scalemark report results/{study.name}" in said
     (record,) = records(study)
     asked = record.requested
     assert (asked.strategy, asked.ranks, asked.batch, asked.num_workers) == ("ddp", 2, 16, 1)
@@ -88,28 +107,27 @@ def test_the_training_script_of_the_page_is_watched(tmp_path):
     assert len({rank.effective.weights_hash for rank in record.ranks}) == 1
     assert all(value > 0 for name, value in record.phases_s.items() if name != "h2d")
     assert findings(study, "watch-sees") == findings(study, "not-in-effect") == []
-    code, out = scalemark(tmp_path, "report", f"results/{study.name}")
+    code, out = scalemark(folder, "report", f"results/{study.name}")
     assert code == 0, out
-    assert "watched: the user" in (tmp_path / out.strip()).read_text()
+    assert "watched: the user" in (folder / out.strip()).read_text()
 
 
-def test_mistakes_of_a_loop_are_in_its_report(tmp_path):
+def test_mistakes_of_a_loop_are_in_its_report(ran):
     """Two separate trainings that read the same data and never clear gradients: each is said, in no curve."""
-    (tmp_path / "train.py").write_text(MISTAKEN)
-    said = python(tmp_path, *TORCHRUN, "train.py").stderr
-    (record,) = records(tmp_path / "mistaken")
+    folder, (_, said), _ = ran
+    (record,) = records(folder / "mistaken")
     assert len(record.ranks) == 2
     assert record.mismatches == ("ddp asked for, the model is a Linear",)
-    found = findings(tmp_path / "mistaken", "watch-sees")
+    found = findings(folder / "mistaken", "watch-sees")
     for word in ("every rank trains a model of its own", "every rank reads all of it", "they add up"):
         assert any(word in message for message in found) and word in said
 
 
-def test_plain_python_is_watched_too(tmp_path):
+def test_plain_python_is_watched_too(ran):
     """No launcher and no process group: one device's row, which says how it was measured."""
-    (tmp_path / "train.py").write_text(PLAIN)
-    assert python(tmp_path, "train.py").stdout == "trained\n"
-    (record,) = records(tmp_path / "plain")
+    folder, _, (printed, _) = ran
+    assert printed == "trained\n"
+    (record,) = records(folder / "plain")
     assert (record.requested.strategy, record.requested.devices, record.requested.steps) == ("single", 1, 60)
-    (cell,) = analyse([Store(tmp_path / "plain")]).cells
+    (cell,) = analyse([Store(folder / "plain")]).cells
     assert cell.status == "ok" and "watched: the user's own loop" in cell.marks
