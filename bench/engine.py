@@ -25,6 +25,7 @@ from bench.records import Ended, Launch, Outcome
 MONITOR_S = 0.02
 STACK_S = 0.3  # for the stacks of ranks that hang
 GRACE_S = 3.0  # after a first failure, peers get this long to say what they saw
+TRACE_S = 10.0  # ranks write their profiler traces at about the same time
 
 
 def main() -> None:
@@ -105,6 +106,7 @@ class Watcher:
         self._killed: set[int] = set()
         self._hung: dict[str, Any] = {}
         self._all_done_s: float | None = None
+        self._kept_s: float | None = None
         self._closed = threading.Event()
 
     def follow(self, pids: dict[int, int]) -> None:
@@ -150,7 +152,7 @@ class Watcher:
                 time.sleep(STACK_S)
                 self._kill_rest()
                 return
-            if self._failed_since() > GRACE_S or self._done_since() > GRACE_S:
+            if self._failed_since() > GRACE_S or self._done_since() > GRACE_S or self._kept_since() > TRACE_S:
                 self._kill_rest()
                 return
 
@@ -161,6 +163,15 @@ class Watcher:
             return 0.0
         self._all_done_s = self._all_done_s or time.monotonic()
         return time.monotonic() - self._all_done_s
+
+    def _kept_since(self) -> float:
+        """Seconds since a rank had ended and every window was kept: one of the others waits for it in a trace."""
+        kept = all((self._scratch / f"rank{r}.done.json").exists() for r in range(self._ranks))
+        if not (kept and any(self._left_trace(r) for r in range(self._ranks))):
+            self._kept_s = None
+            return 0.0
+        self._kept_s = self._kept_s or time.monotonic()
+        return time.monotonic() - self._kept_s
 
     def _failed_since(self) -> float:
         """Seconds since a rank died without having left a good trace; 0 where none has."""
