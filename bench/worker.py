@@ -124,9 +124,7 @@ def _measure(
     )
     compile_s = _compile(training, place, beat) if case.compile is not False else None
     window = _window(launch, place, training, beat, started + case.timeout_s)
-    if isinstance(
-        case.compile, str
-    ):  # CUDA graphs took their memory before the window: its peak is not the training's
+    if isinstance(case.compile, str):  # CUDA graphs took their memory before the window began
         gone = {"peak_allocated_bytes": None, "per_device_allocated_bytes": None}
         window.memory = msgspec.structs.replace(window.memory, **gone)
     loss = _loss(training)
@@ -160,7 +158,7 @@ def _compile(training: Training, place: Place, beat: MutableSequence[int]) -> fl
     timed_steps(training, _clock(place), recipe.COMPILE_STEPS, _barrier(place), beat)
     recipe.end_compile_workers()
     if place.accelerated:
-        torch.accelerator.empty_cache()  # what compiling tried out is not the training's
+        place.module.empty_cache()  # what compiling tried out is not the training's
     beat[progress.MARKS] = 0
     return time.perf_counter() - began
 
