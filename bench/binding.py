@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.errors import BenchError
 
@@ -71,6 +72,14 @@ def affinity_of(pid: int) -> tuple[int, ...] | None:
     try:
         return tuple(sorted(os.sched_getaffinity(pid)))
     except OSError:
+        return None
+
+
+def pci_address(properties: Any) -> str | None:
+    """domain:bus:device.function of a device by torch's properties, the name of its folder in sysfs; or None."""
+    try:
+        return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    except (AttributeError, TypeError, ValueError):
         return None
 
 

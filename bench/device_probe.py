@@ -7,9 +7,9 @@ the fields of machine.Probe.
 import contextlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
+from bench.binding import device_numa, pci_address
 from bench.environment import device_uuid, parse_visible
 
 PCIE_PATHS = {  # NVML's common ancestor, in the words of `nvidia-smi topo`
@@ -91,7 +91,7 @@ def device(module: Any, kind: str, index: int) -> dict[str, Any]:
         "capability": capability(kind, properties),
         "kind": kind,
         "pci": pci,
-        "numa": numa_node(pci),
+        "numa": device_numa(pci),
     }
 
 
@@ -101,23 +101,6 @@ def capability(kind: str, properties: Any) -> float | None:
         return float(f"{properties.major}.{properties.minor}") if kind == "cuda" else None
     except (AttributeError, ValueError):
         return None
-
-
-def pci_address(properties: Any) -> str | None:
-    """domain:bus:device.function, the name of its folder in sysfs."""
-    try:
-        return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-    except (AttributeError, TypeError, ValueError):
-        return None
-
-
-def numa_node(pci: str | None) -> int | None:
-    """The NUMA node a PCI device hangs on; None where the host has one node or does not say."""
-    try:
-        node = int(Path(f"/sys/bus/pci/devices/{pci}/numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
 
 
 def nvml_facts(devices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,12 @@
-"""What environment variables say: which devices are visible, which one a rank takes, what changes speed."""
+"""What environment variables say: which devices are visible, which one a rank takes, what changes speed, the cache."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from bench.errors import UsageError
 
 # What starts like one of these, and a few single names.
 SPEED_PREFIXES = (
@@ -134,3 +138,11 @@ def _changes_speed(name: str) -> bool:
 
 def _public(name: str, value: str) -> str:
     return WITHHELD if SECRET_NAME.search(name) or SECRET_VALUE.search(value) else value
+
+
+def cache_folder() -> Path:
+    """Where files are kept between runs. Raises UsageError for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scalemark")
+    except RuntimeError as error:
+        raise UsageError(f"no cache: {error}; set XDG_CACHE_HOME to a folder that can be written") from None

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bench.binding import device_numa
+from bench.binding import device_numa, pci_address
 from bench.environment import device_index
 from bench.errors import BenchError, UsageError
 from bench.plugins import Strategy
@@ -39,9 +39,7 @@ class Place:
         """NUMA node of the device, where the system says so."""
         if self.device.type != "cuda":
             return None
-        known = torch.cuda.get_device_properties(self.device)
-        ids: list[Any] = [getattr(known, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
-        return None if None in ids else device_numa("{:04x}:{:02x}:{:02x}.0".format(*ids))
+        return device_numa(pci_address(torch.cuda.get_device_properties(self.device)))
 
 
 def find_place(launch: Launch, strategy: Strategy) -> Place:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench import __version__
+from bench.environment import cache_folder
+from bench.errors import UsageError
 
 # device files of NVIDIA (also Jetson and WSL), AMD, Intel and other accelerators
 DEVICE_FILES = (
@@ -49,10 +51,9 @@ def place(dev: Path = Path("/dev")) -> Path | None:
     parts += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)]
     digest = hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()[:16]
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home
+        return cache_folder() / f"probe-{digest}.json"
+    except UsageError:
         return None
-    return cache / "scalemark" / f"probe-{digest}.json"
 
 
 def read(path: Path | None) -> bytes | None:

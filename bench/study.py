@@ -22,7 +22,7 @@ from bench import plugins, summary
 from bench.case import Case
 from bench.environment import speed_variables
 from bench.estimate import BLOCK_S
-from bench.failures import HOPELESS, Verdict
+from bench.failures import HOPELESS
 from bench.launch import Engine, Progress, Result
 from bench.machine import Host, device_kind, fingerprint, unwatched, watched_uuids
 from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
@@ -226,7 +226,7 @@ class Study:
                 else {}
             ),
         )
-        record = _with_overhead(record, result)
+        record = summary.with_overhead(record, result.traces if result else ())
         if record.status != "ok":
             self._traced.discard(cell.id)  # the next launch may get as far as that
         self._store.append(record)
@@ -280,7 +280,7 @@ class Study:
         failure = result.failure if result else None
         window = summary.window(traces) if result and not failure else None
         ranks = tuple(summary.rank_summary(trace) for trace in sorted(traces, key=lambda t: t.rank))
-        telemetry = summarise(recording.rows, recording.summary.reasons, *_span_s(traces))
+        telemetry = summarise(recording.rows, recording.summary.reasons, *summary.span_s(traces))
         effective = next((trace.effective for trace in traces if trace.effective), None)
         return LaunchRecord(
             launch=name,
@@ -288,14 +288,14 @@ class Study:
             block=block,
             order=order,
             status="ok" if window else "timeout" if result and result.timed_out else "failed",
-            **_why(failure, window is not None),
+            **summary.why(failure, window is not None),
             requested=cell.case,
             clock=traces[0].clock if traces else None,
             window=window,
             phases_s=summary.mean_phases(ranks) if window else {},
-            first_step_s=_max(trace.first_step_s for trace in traces),
-            first_batch_s=_max(trace.first_batch_s for trace in traces),
-            compile_s=_max(trace.compile_s for trace in traces),
+            first_step_s=summary.largest(trace.first_step_s for trace in traces),
+            first_batch_s=summary.largest(trace.first_batch_s for trace in traces),
+            compile_s=summary.largest(trace.compile_s for trace in traces),
             implementation=effective.implementation if effective else None,
             marks=(*self._marks(cell.case, effective), *self._doubts(telemetry.measures, window, traces)),
             mismatches=summary.mismatches(cell.case, processes, traces) if window else (),
@@ -349,36 +349,6 @@ class Study:
         if self._rules.budget_s is not None:
             left = min(left, max(0.0, self._rules.budget_s - (time.monotonic() - self._began)))
         return left
-
-
-def _why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
-    if failure is not None:
-        return {
-            "reason": failure.reason,
-            "detail": failure.detail,
-            "first_rank": failure.first_rank,
-            "signal": failure.signal,
-        }
-    return {} if ok else {"reason": "exception", "detail": "the ranks left no window"}
-
-
-def _with_overhead(record: LaunchRecord, result: Result | None) -> LaunchRecord:
-    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps, compilation and traces."""
-    if record.window is None or record.wall_s is None or result is None:
-        return record
-    known_s = max(sum(t.step_s) + (t.compile_s or 0.0) + (t.trace_s or 0.0) for t in result.traces)
-    return msgspec.structs.replace(record, overhead_s=record.wall_s - known_s)
-
-
-def _span_s(traces: Sequence[Any]) -> tuple[float | None, float | None]:
-    """The steady window of the launch in seconds of CLOCK_MONOTONIC, where the ranks have one."""
-    starts = [t.window_start_ns for t in traces if t.window_start_ns]
-    ends = [t.window_end_ns for t in traces if t.window_end_ns]
-    return (min(starts) / 1e9 if starts else None, max(ends) / 1e9 if ends else None)
-
-
-def _max(values: Iterator[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 @contextmanager

@@ -1,13 +1,16 @@
 """Traces of the ranks -> one launch record: the window over all ranks, means a rank, what differs from the plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from bench import plugins
 from bench.case import Case
-from bench.records import PHASES, Effective, RankSummary, RankTrace, Window
+from bench.failures import Verdict
+from bench.records import PHASES, Effective, LaunchRecord, RankSummary, RankTrace, Window
 from bench.stats import tukey_outliers
 
 BUSY = "busy host: other processes used "
@@ -81,6 +84,38 @@ def rank_summary(trace: RankTrace) -> RankSummary:
 def mean_phases(ranks: Sequence[RankSummary]) -> dict[str, float | None]:
     """Mean over ranks of each phase; null where any rank has none."""
     return {name: _mean_or_none([rank.phases_s.get(name) for rank in ranks]) for name in PHASES}
+
+
+def why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
+    """Fields of a record that say why a launch failed; none where it did not."""
+    if failure is not None:
+        return {
+            "reason": failure.reason,
+            "detail": failure.detail,
+            "first_rank": failure.first_rank,
+            "signal": failure.signal,
+        }
+    return {} if ok else {"reason": "exception", "detail": "the ranks left no window"}
+
+
+def with_overhead(record: LaunchRecord, traces: Sequence[RankTrace]) -> LaunchRecord:
+    """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps, compilation and traces."""
+    if record.window is None or record.wall_s is None or not traces:
+        return record
+    known_s = max(sum(t.step_s) + (t.compile_s or 0.0) + (t.trace_s or 0.0) for t in traces)
+    return msgspec.structs.replace(record, overhead_s=record.wall_s - known_s)
+
+
+def span_s(traces: Sequence[RankTrace]) -> tuple[float | None, float | None]:
+    """The steady window of the launch in seconds of CLOCK_MONOTONIC, where the ranks have one."""
+    starts = [t.window_start_ns for t in traces if t.window_start_ns]
+    ends = [t.window_end_ns for t in traces if t.window_end_ns]
+    return (min(starts) / 1e9 if starts else None, max(ends) / 1e9 if ends else None)
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """The largest of what is known, or None."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def mismatches(case: Case, processes: int, traces: Sequence[RankTrace]) -> tuple[str, ...]:

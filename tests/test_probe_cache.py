@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from bench import machine, probe_cache
+from bench.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +51,17 @@ def test_a_kept_answer_spares_the_probe_and_a_broken_one_does_not_matter(monkeyp
     assert machine.probe_devices.__wrapped__().torch == "9.9"
     probe_cache.keep(place, b"{rubbish")
     assert machine.probe_devices.__wrapped__().torch is None
+
+
+def test_a_user_without_a_home_has_no_cache(tmp_path, monkeypatch):
+    """No home and no XDG_CACHE_HOME: the probe goes on without, and data that needs a cache says what to set."""
+    from bench.data import photos
+
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pathlib.Path.home", nowhere)
+    assert probe_cache.place(tmp_path) is None
+    with pytest.raises(UsageError, match="set XDG_CACHE_HOME"):
+        photos.ensure_photos()

@@ -3,13 +3,13 @@
 Files are cut once, seeded, out of the photograph that matplotlib ships, and kept in the user's cache.
 """
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.case import Case
+from bench.environment import cache_folder
 from bench.errors import UsageError
 from bench.options import option
 from bench.plugins import Data
@@ -49,7 +49,7 @@ def ensure_photos(files: int = OPTIONS["files"], seed: int = OPTIONS["seed"]) ->
     The folder appears whole or not at all: of two processes that cut at once, one wins, and both can read.
     Raises UsageError where the cache cannot be written or lacks files.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scalemark")
+    cache = cache_folder()
     folder = cache / f"photos-v1-{seed}-{files}"
     if not folder.is_dir():
         try:

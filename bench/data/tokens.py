@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.case import Case
+from bench.environment import cache_folder
 from bench.errors import UsageError
 from bench.options import option
 from bench.plugins import Data
@@ -52,7 +53,7 @@ def ensure_tokens(tokens: int = OPTIONS["tokens"], seed: int = OPTIONS["seed"]) 
     It appears whole or not at all: of two processes that write at once, the last wins, and their files are the
     same. Raises UsageError where the cache cannot be written or the file has another size.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "scalemark")
+    cache = cache_folder()
     file = cache / f"tokens-v1-{seed}-{tokens}.bin"
     if not file.exists():
         try:
