@@ -14,7 +14,7 @@ from bench.records import PHASES, Effective, LaunchRecord, RankSummary, RankTrac
 from bench.stats import tukey_outliers
 
 BUSY = "busy host: other processes used "
-MUCH_CPU = 0.3  # CPUs
+MUCH_CPU, MUCH_SHARE = 0.3, 0.05  # CPUs; of all CPUs, where there are many
 SHORT_S = 0.5
 _DEFAULT = Case()
 
@@ -211,8 +211,8 @@ def busy_mark(telemetry: Mapping[str, Mapping[str, float | None]], cpus: int) ->
     ]
     if node is None or not any(key.startswith("rank ") for key in telemetry):
         return None
-    others = (node - sum(own)) / 100
-    return f"{BUSY}{others:.1f} of {cpus} CPUs" if others > MUCH_CPU else None
+    others = (node * cpus - sum(own)) / 100  # the node's is a share of all CPUs, a process's of one
+    return f"{BUSY}{others:.1f} of {cpus} CPUs" if others > max(MUCH_CPU, MUCH_SHARE * cpus) else None
 
 
 def sync_bn_mark(traces: Sequence[RankTrace]) -> str | None:

@@ -68,9 +68,10 @@ def unsteady(known: Known) -> Iterator[Seen]:
         cell.id: sum(row.steady == "unsteady" for row in cell.launches)
         for cell in known.evidence.cells.values()
     }
-    drifting = [cell for cell, count in cells.items() if count]
+    drifting = [cell for cell, number in cells.items() if number]
     if drifting:
-        yield Seen(f"unsteady: {sum(cells.values())} launches still drifted when they ended", tuple(drifting))
+        launches = count(sum(cells.values()), "launch", "launches")
+        yield Seen(f"unsteady: {launches} still drifted at the end", tuple(drifting))
 
 
 def steady_assumed(known: Known) -> Iterator[Seen]:
