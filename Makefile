@@ -13,7 +13,7 @@ ARGS ?=
 PYVER ?= 3.12
 WHEELS ?= msgspec
 
-.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test lint \
+.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test test-cluster lint \
 	self-bench example clean bench-multinode compare gpu-check gpu-wheels
 
 help: ## list the targets
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 bench: $(STAMP) ## the default suite for this host, then the report
-	$(SCALEMARK) run default --budget $(BUDGET) $(NPROC) $(ARGS); code=$$?; \
+	$(SCALEMARK) run default --nodes $(NNODES) --budget $(BUDGET) $(NPROC) $(ARGS); code=$$?; \
 		[ $$code = 2 ] || $(SCALEMARK) report; exit $$code
 
 bench-single: $(STAMP) ## one device, on every data source that applies
@@ -62,6 +62,9 @@ doctor: $(STAMP) ## what this host offers, and what will bite
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest
 
+test-cluster: $(STAMP) ## the longer set on the cluster in a box, as root (see CONTRIBUTING.md)
+	$(BIN)/python -m pytest tests/cluster -m 'cluster or cluster_long' -rs --timeout=900
+
 lint: $(STAMP) ## formatting, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -73,11 +76,11 @@ self-bench: $(STAMP) ## what the suite itself costs: overhead, truth, launch and
 
 example: $(STAMP) ## remake results/example and reports/example.html from a real run
 	rm -rf results/example
-	$(SCALEMARK) run default --budget $(BUDGET) -o results/example
+	$(SCALEMARK) run default --nodes $(NNODES) --budget $(BUDGET) -o results/example
 	$(SCALEMARK) report results/example -o reports/example.html
 
-bench-multinode: ## (later) several nodes
-	@echo "bench-multinode: DDP over several nodes is not in this version"; exit 2
+bench-multinode: $(STAMP) ## DDP over 1, 2, ... NNODES nodes as agents on this machine (LINK=100mbit: shaped, as root)
+	$(SCALEMARK) run multinode --nodes $(NNODES) $(if $(LINK),--link $(LINK)) $(NPROC) $(ARGS)
 
 compare: ## (later) two studies against each other
 	@echo "compare: comparing two studies is not in this version"; exit 2

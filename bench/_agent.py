@@ -1,11 +1,11 @@
-"""torch's elastic agent as it is used here: one node, loopback store, ranks' processes made known."""
+"""torch's elastic agent as it is used here: ranks where they were asked for, their processes made known."""
 
 import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
@@ -54,6 +54,22 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
+class StudyRendezvous(LoopbackRendezvous):
+    """One of several nodes, at the place that the study gave it. Its ranks meet the others in the study's store."""
+
+    def __init__(self, run_id: str, timeout: timedelta, node: int, nodes: int, store: str) -> None:
+        super().__init__(run_id, timeout)
+        self._node, self._nodes = node, nodes
+        host, _, port = store.rpartition(":")
+        self._where = RendezvousStoreInfo(host, int(port))
+
+    def get_backend(self) -> str:
+        return "scalemark-study"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return RendezvousInfo(HashStore(), self._node, self._nodes, self._where)
+
+
 class Agent(LocalElasticAgent):
     """The local agent, telling `started` which processes it made and keeping their exit codes."""
 
@@ -68,6 +84,9 @@ class Agent(LocalElasticAgent):
         self._processes = list(getattr(context, "processes", []))
         self._started(dict(pids))
         return pids
+
+    def _exit_barrier(self) -> None:
+        """Nobody waits for other agents: the store is not one of theirs, and the conductors know who has ended."""
 
     def exitcodes(self) -> dict[int, int | None]:
         """Exit code of every local rank; negative: a signal; None: not known."""

@@ -12,6 +12,7 @@ from bench.evidence import Cell, Evidence, gather
 from bench.findings import findings
 from bench.records import PHASES
 from bench.store import Store
+from bench.traffic import network
 
 MEMORY = tuple(name for name in MemoryRow.__struct_fields__ if name.endswith("_bytes"))
 
@@ -27,6 +28,7 @@ def analyse(stores: Sequence[Store]) -> Analysis:
     compared = comparisons(evidence)
     memory = _memory(evidence)
     winner = best(evidence, found)
+    nodes = network(evidence)
     header = evidence.headers[0]
     return Analysis(
         study=" + ".join(header.study for header in evidence.headers),
@@ -35,7 +37,7 @@ def analyse(stores: Sequence[Store]) -> Analysis:
         cells=_cells(evidence, found, memory),
         curves=found,
         comparisons=compared,
-        findings=findings(Known(evidence, found, compared)),
+        findings=findings(Known(evidence, found, compared, nodes)),
         memory=memory,
         exclusions=_exclusions(evidence),
         best=winner.best,
@@ -51,6 +53,7 @@ def analyse(stores: Sequence[Store]) -> Analysis:
         left_out=tuple(text for header in evidence.headers for text in header.left_out),
         truncated_lines=len(evidence.frames.broken),
         traces=_traces(stores),
+        network=nodes,
     )
 
 

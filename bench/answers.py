@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from bench.case import Case
+from bench.records import Member, Pair
 
 Verdict = Literal["faster", "slower", "equivalent", "small change", "inconclusive", "not comparable"]
 
@@ -167,6 +168,53 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of one study with several, and what was measured between them before the first cell."""
+
+    study: str
+    nodes: tuple[Member, ...]
+    pairs: tuple[Pair, ...]
+    box: bool  # the nodes are agents on one machine
+
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """All-reduces of one size over all ranks of a cell, after the window."""
+
+    bytes: int
+    seconds: float  # the least of its ranks, median over launches
+    launches: int
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes of one cell send to each other, and over what. Bytes are a step's, of one node, one way."""
+
+    cell: str
+    nodes: int
+    ranks: int  # in all: the N of the formulas
+    interfaces: dict[int, tuple[str, ...]]  # node -> what its ranks' connections to other nodes went over
+    step_s: float | None
+    sender: int | None  # the node that sent most
+    sent_bytes: float | None  # counted by its interfaces, mean over launches
+    ring_bytes: float | None  # of a ring all-reduce of the gradients; null where something else is exchanged
+    link_bits_per_s: float | None
+    link_source: str | None  # where that is known from, in words
+    exchanges: tuple[Exchanged, ...]  # by size
+
+    @property
+    def sent_bytes_per_s(self) -> float | None:
+        """What the interfaces carried over the window."""
+        return self.sent_bytes / self.step_s if self.sent_bytes is not None and self.step_s else None
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """Studies with several nodes, and their cells on several nodes."""
+
+    clusters: tuple[Cluster, ...]
+    cells: tuple[Traffic, ...]
+
+
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the report says, as values."""
 
@@ -192,3 +240,4 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     more: Best | None = None  # where more devices than the best's were tried: the fastest of those
     more_ratio: Interval | None = None  # its throughput over the best's
     traces: dict[str, int] = {}  # folder of profiler traces -> files in it
+    network: Network | None = None  # where there are several nodes

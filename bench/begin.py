@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 
 from bench import __version__
-from bench.case import FIELDS
+from bench.case import FIELDS, Case
 from bench.errors import UsageError
 from bench.gitstate import git_state
 from bench.machine import Host
+from bench.nodes import Team
 from bench.options import data_plugin
 from bench.plan import Plan
 from bench.plugins import clip
@@ -26,8 +27,13 @@ def header(
     command: Sequence[str],
     quick: bool = False,
     before: StudyHeader | None = None,
+    team: Team | None = None,
+    box: bool = False,
 ) -> StudyHeader:
-    """study.json of a run of this plan. Cells of the study that it goes on with, `before`, stay in it."""
+    """study.json of a run of this plan. Cells of the study that it goes on with, `before`, stay in it.
+
+    `team` are its nodes, where there are several; `box`: they share one machine.
+    """
     planned = {cell.id for cell in plan.cells}
     other = [cell for cell in before.cells if cell.id not in planned] if before else []
     return StudyHeader(
@@ -47,6 +53,9 @@ def header(
         git=git_state(),
         host=msgspec.to_builtins(host),
         left_out=plan.left_out,
+        nodes=team.members if team else (),
+        box=box,
+        pairs=team.pairs if team else (),
     )
 
 
@@ -80,4 +89,9 @@ def check_resumed(plan: Plan, before: StudyHeader, root: Path) -> None:
 def prepare(plan: Plan) -> None:
     """What takes long the first time is done before anything is measured."""
     for cell in plan.runnable:
-        data_plugin(cell.case.data)[0].prepare(cell.case)
+        prepare_case(cell.case)
+
+
+def prepare_case(case: Case) -> None:
+    """Make the files that a case's data needs, where they are not there yet."""
+    data_plugin(case.data)[0].prepare(case)

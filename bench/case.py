@@ -31,6 +31,7 @@ SHORT = {
     "find_unused_parameters": "unused",
     "broadcast_buffers": "nobroadcast",
     "comm_hook": "hook-{}",
+    "link": "link-{}",
 }
 
 # what DistributedDataParallel is told, and what no device on its own has
@@ -42,7 +43,7 @@ DDP_OPTIONS = (
     "broadcast_buffers",
     "comm_hook",
 )
-OF_STRATEGY = ("strategy", "ranks", "nodes", "sync_bn", "backend", *DDP_OPTIONS)
+OF_STRATEGY = ("strategy", "ranks", "nodes", "link", "sync_bn", "backend", *DDP_OPTIONS)
 
 Scalar = str | int | float | bool
 Count = Annotated[int, Meta(ge=1)]
@@ -88,6 +89,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     find_unused_parameters: bool = False
     broadcast_buffers: bool = True
     comm_hook: Literal["fp16", "bf16", "powersgd"] | None = None
+    link: str | None = None  # between nodes on one box: "1gbit", "100mbit,0.2ms"; None: the network as it is
     steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 60
     seed: Natural = 0
     timeout_s: Annotated[float, Meta(gt=0)] = 180.0

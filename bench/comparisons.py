@@ -12,11 +12,12 @@ from bench.case import DDP_OPTIONS, Case, canonical
 from bench.curves import threads_differ
 from bench.describe import describe, level
 from bench.evidence import Cell, Evidence, relative
+from bench.link import parse as parse_link
 from bench.measures import format_change
 
 FACTORS = (
     *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "non_blocking", "page_cache"),
-    *("sync_bn", "strategy", "backend", "threads", "cpu_binding"),
+    *("sync_bn", "strategy", "nodes", "link", "backend", "threads", "cpu_binding"),
     *("precision", "channels_last", "compile", "optimizer", "fused", "grad_accumulation", *DDP_OPTIONS),
 )
 ORDERS = {
@@ -54,7 +55,7 @@ def _pairs(evidence: Evidence) -> Iterator[Pair]:
         groups: dict[bytes, dict[object, Cell]] = {}
         for cell in evidence.measured:
             levels = groups.setdefault(_rest(cell.case, factor), {})
-            value = getattr(cell.case, factor)
+            value = _value(cell.case, factor)
             if value not in levels or len(levels[value].shown) < len(cell.shown):
                 levels[value] = cell
         for levels in groups.values():
@@ -85,6 +86,10 @@ def plainest(factor: str, values: Iterable[object]) -> object:
 
 def _rank(factor: str, value: object) -> tuple[int, str, float]:
     """None first, then off before on, small before large; strategies and precisions from plain to special."""
+    if factor == "nodes":
+        return 1, "", float(str(value).partition(" ")[0])
+    if factor == "link" and value is not None:
+        return 1, "", parse_link(str(value)).rate_bits_per_s
     order = ORDERS.get(factor, ())
     if order and value is not None:
         known = order.index(str(value)) if value in order else len(order)
@@ -97,7 +102,23 @@ def _rank(factor: str, value: object) -> tuple[int, str, float]:
 def _rest(case: Case, factor: str) -> bytes:
     """Equal for cells that differ in this factor only; the length of the run does not count."""
     neutral = {"steps": _DEFAULT.steps, "timeout_s": _DEFAULT.timeout_s, factor: getattr(_DEFAULT, factor)}
+    if factor == "nodes":  # as many devices, packed on one node or spread over several
+        neutral |= {"ranks": case.devices, "link": None}
     return canonical(msgspec.structs.replace(case, **neutral))
+
+
+def _value(case: Case, factor: str) -> object:
+    """A level of a factor; of `nodes` it is how the devices are spread over them."""
+    if factor != "nodes":
+        return getattr(case, factor)
+    link = "" if case.link is None else f", link {case.link}"
+    return f"{case.nodes} node{'s' * (case.nodes > 1)} of {case.ranks}{link}"
+
+
+def _spread(case: Case) -> str:
+    """The context of packed against spread: `ddp on 4 ranks in all, ...`."""
+    whole = msgspec.structs.replace(case, ranks=case.devices, nodes=1, link=None)
+    return describe(whole)
 
 
 def _log(cell: Cell) -> float:
@@ -111,7 +132,7 @@ def _refusal(evidence: Evidence, factor: str, a: Cell, b: Cell) -> str | None:
         return f"pin_memory has no effect: {cause}"
     for cell in (a, b):
         if cell.doubt:
-            return f"{level(getattr(cell.case, factor))}: {cell.doubt}"
+            return f"{level(_value(cell.case, factor))}: {cell.doubt}"
     if a.reference != b.reference:
         return NO_TRANSFER
     threads = threads_differ(evidence, a, b)
@@ -134,11 +155,11 @@ def _comparison(evidence: Evidence, pair: Pair, delta: float, significant: bool,
     assert b.samples_per_s is not None
     return Comparison(
         factor=pair.factor,
-        a=level(getattr(a.case, pair.factor)),
-        b=level(getattr(b.case, pair.factor)),
+        a=level(_value(a.case, pair.factor)),
+        b=level(_value(b.case, pair.factor)),
         a_cell=a.id,
         b_cell=b.id,
-        context=describe(a.case, {pair.factor}),
+        context=describe(a.case, {pair.factor}) if pair.factor != "nodes" else _spread(a.case),
         a_samples_per_s=a.samples_per_s.value,
         b_samples_per_s=b.samples_per_s.value,
         ratio=estimate.interval(),
@@ -174,7 +195,7 @@ def _notes(evidence: Evidence, pair: Pair, delta: float, significant: bool, fami
         yield "from different studies: what differs between these is in the ratio"
     elif not significant and stats.verdict(estimate, delta) not in ("inconclusive", "equivalent"):
         yield f"not significant among {family} comparisons (Benjamini-Hochberg)"
-    hiccups = [level(getattr(cell.case, pair.factor)) for cell in (pair.a, pair.b) if cell.hiccups]
+    hiccups = [level(_value(cell.case, pair.factor)) for cell in (pair.a, pair.b) if cell.hiccups]
     if hiccups:
         yield f"doubtful: few steps dominate the window of {' and of '.join(hiccups)}"
     if pair.a.reference and pair.b.reference:

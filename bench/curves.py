@@ -2,6 +2,7 @@
 
 A curve holds one strategy, one set of settings and one scaling mode. Its base is chosen once:
 the single cell with equal settings, else the strategy itself on one device, else its smallest count.
+Over several nodes, ranks grow on one node in one curve, and nodes of as many ranks each in another.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +31,7 @@ def curves(evidence: Evidence) -> tuple[Curve, ...]:
     singles = _grouped([cell for cell in cells if cell.case.strategy == "single"], _bare_key)
     alone = _grouped([cell for cell in cells if cell.case.devices == 1], _work_key)
     found = []
-    for group in spread or groups.values():
+    for group in (part for whole in spread or groups.values() for part in _growing(whole)):
         group.sort(key=_size)
         first = group[0].case
         candidates = singles.get(_bare_key(first)) or alone.get(_work_key(first)) or group[:1]
@@ -47,12 +48,12 @@ def threads_differ(evidence: Evidence, base: Cell, cell: Cell) -> str | None:
 
 
 def _curve(evidence: Evidence, group: Sequence[Cell], base: Cell) -> Curve:
-    first = group[0].case
+    first = group[-1].case
     points = tuple(_point(evidence, base, cell) for cell in group)
     counts = {cell.case.devices for cell in (base, *group)}
     assert base.samples_per_s is not None
     return Curve(
-        label=_label(first),
+        label=_label(group),
         strategy=first.strategy,
         scaling=first.scaling,
         settings=settings(first),
@@ -101,8 +102,23 @@ def _grouped(cells: Iterable[Cell], key: Callable[[Case], bytes]) -> dict[bytes,
     return groups
 
 
+def _growing(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells with equal settings as curves: what grows is the ranks of one node, or the nodes behind one link."""
+    alone = [cell for cell in cells if cell.case.nodes == 1]
+    beyond = [cell for cell in cells if cell.case.nodes > 1]
+    if not beyond:
+        return [alone]
+    kinds = dict.fromkeys((cell.case.ranks, cell.case.link) for cell in sorted(beyond, key=_size))
+    over = [
+        [cell for cell in alone if cell.case.ranks == ranks]
+        + [cell for cell in beyond if (cell.case.ranks, cell.case.link) == (ranks, link)]
+        for ranks, link in kinds
+    ]
+    return ([alone] if len({cell.case.ranks for cell in alone}) > 1 else []) + over
+
+
 def _curve_key(case: Case) -> bytes:
-    """Equal for the cells of one curve: everything but the number of devices and the length of the run."""
+    """Equal for cells whose settings are: everything but devices, the link between them and the length of the run."""
     return canonical(_plain(case))
 
 
@@ -127,7 +143,9 @@ def _weak(case: Case) -> Case:
 
 
 def _plain(case: Case) -> Case:
-    return msgspec.structs.replace(case, ranks=1, nodes=1, steps=_DEFAULT.steps, timeout_s=_DEFAULT.timeout_s)
+    return msgspec.structs.replace(
+        case, ranks=1, nodes=1, link=None, steps=_DEFAULT.steps, timeout_s=_DEFAULT.timeout_s
+    )
 
 
 def _size(cell: Cell) -> tuple[int, int]:
@@ -143,9 +161,12 @@ def _base_words(base: Case, case: Case) -> str:
     return f"relative to {base.devices} devices"
 
 
-def _label(case: Case) -> str:
+def _label(group: Sequence[Cell]) -> str:
+    case = group[-1].case
     text = describe(msgspec.structs.replace(case, ranks=1, nodes=1))
-    return f"{case.strategy}, {case.scaling}, {text.split(', ', 1)[1]}"
+    word = "rank" if case.ranks == 1 else "ranks"
+    grows = f"nodes of {case.ranks} {word}, " if case.nodes > 1 else ""
+    return f"{case.strategy}, {case.scaling}, {grows}{text.split(', ', 1)[1]}"
 
 
 def _serial(point: Point, scaling: str, base: Cell) -> float | None:

@@ -38,6 +38,9 @@ def main() -> None:
     forkserver.set_forkserver_preload(["bench.preload"])
     forkserver.ensure_running()  # preloads torch while this process does the same
     logging.disable(logging.WARNING)
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = (
+        "1"  # every node has as many ranks: none waits to be told its own
+    )
     _warm_up()
     answers.write(b'{"ready":true}\n')
     for line in sys.stdin.buffer:
@@ -65,19 +68,18 @@ def run(launch: Launch) -> Outcome:
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-    from bench._agent import Agent, LoopbackRendezvous
+    from bench._agent import Agent
     from bench.worker import run_rank
 
     strategy: plugins.Strategy = plugins.load("strategies", launch.case.strategy)
     ranks = strategy.processes(launch.case)
     watcher = Watcher(Path(launch.scratch), ranks, launch.case.timeout_s)
-    rendezvous = LoopbackRendezvous(launch.launch, timedelta(seconds=launch.case.timeout_s))
     spec = WorkerSpec(
         role="rank",
         local_world_size=ranks,
         entrypoint=run_rank,
         args=(msgspec.json.encode(launch),),
-        rdzv_handler=rendezvous,
+        rdzv_handler=_rendezvous(launch),
         max_restarts=0,
         monitor_interval=MONITOR_S,
     )
@@ -85,12 +87,21 @@ def run(launch: Launch) -> Outcome:
         spec,
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         start_method="forkserver",
-        exit_barrier_timeout=10,
         started=watcher.follow,
     )
     with contextlib.closing(watcher):
         agent.run()
     return watcher.outcome(launch.launch, agent.exitcodes())
+
+
+def _rendezvous(launch: Launch) -> Any:
+    """Where the ranks of this node meet, and the others."""
+    from bench._agent import LoopbackRendezvous, StudyRendezvous
+
+    limit = timedelta(seconds=launch.case.timeout_s)
+    if launch.store is None:
+        return LoopbackRendezvous(launch.launch, limit)
+    return StudyRendezvous(launch.launch, limit, launch.node, launch.case.nodes, launch.store)
 
 
 class Watcher:

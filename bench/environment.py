@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,39 @@ SPEED_PREFIXES = (
 SPEED_NAMES = (
     "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES",
     "CUDA_MODULE_LOADING", "CUDA_CACHE_DISABLE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "NVIDIA_TF32_OVERRIDE",
-    "ZE_AFFINITY_MASK", "LD_PRELOAD", "GLIBC_TUNABLES", "PYTHONMALLOC",
+    "ZE_AFFINITY_MASK", "LD_PRELOAD", "GLIBC_TUNABLES", "PYTHONMALLOC", "TP_SOCKET_IFNAME",
 )  # fmt: skip
-NOT_SPEED = ("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
+NOT_SPEED = ("TORCH_CPP_LOG_LEVEL", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
+ON, OFF = "1|y|yes|t|true", "0|n|no|f|false"  # as torch reads a switch
+
+# Variables with one meaning: name, the values that bite (a pattern; None: any), what happens, what to do.
+BITING: tuple[tuple[str, str | None, str, str], ...] = (
+    ("CUDA_LAUNCH_BLOCKING", "1", "every kernel launch waits for the device: nothing overlaps", "unset it"),
+    ("OMP_NUM_THREADS", None, "ranks that set no threads of their own take this many",
+     "unset it, or set threads in the case; base and scaled runs must have the same"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "every collective is checked by a second one", "unset it for timing"),
+    ("NCCL_DEBUG", "TRACE", "NCCL prints inside the timed steps", "set NCCL_DEBUG=WARN"),
+    ("NCCL_P2P_DISABLE", "1", "devices of one node talk through host memory, not NVLink or PCIe", "unset it"),
+    ("NCCL_SHM_DISABLE", "1", "devices of one node may talk through the network", "unset it"),
+    ("NCCL_IB_DISABLE", "1", "nodes talk over TCP, not InfiniBand or RoCE", "unset it where there is such a network"),
+    ("NCCL_SOCKET_IFNAME", "=?lo", "NCCL offers other nodes the loopback interface, over which none can reach it",
+     "name the interface that leads to them, or unset it"),
+    ("NCCL_ALGO", None, "NCCL no longer picks an algorithm for each size and network", "unset it"),
+    ("NCCL_PROTO", None, "NCCL no longer picks a protocol for each size and network", "unset it"),
+    *((name, None, "NCCL takes no more channels than that: it may not fill the link", "unset it")
+      for name in ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")),
+    *((name, None, "how many sockets and threads carry NCCL's TCP is fixed by hand", "compare only with it equal")
+      for name in ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS")),
+    ("NCCL_NET_GDR_LEVEL", "0|LOC", "network cards reach devices through host memory", "unset it"),
+    *((name, ON, "the host waits in every collective: nothing overlaps", "unset it")
+      for name in ("NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT")),
+    *((name, OFF, "ranks whose peer has died wait for it for ever", "unset it")
+      for name in ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING")),
+    ("TORCH_NCCL_DESYNC_DEBUG", ON, "every collective is noted in the store", "unset it for timing"),
+    ("TP_SOCKET_IFNAME", None, "only torch.distributed.rpc reads it", "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "every tensor is a cudaMalloc", "unset it"),
+    ("LD_PRELOAD", None, "a preloaded library may replace the allocator or the maths", "compare only with it equal"),
+)  # fmt: skip
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE|_KEY$|AUTH", re.IGNORECASE
 )
@@ -130,6 +160,14 @@ def no_nvml(kind: str, rocm: str | None) -> str | None:
 def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that are set and change speed, by name. A value that looks like a secret is withheld."""
     return {name: _public(name, environ[name]) for name in sorted(environ) if _changes_speed(name)}
+
+
+def biting(variables: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """Of some variables those with a value that bites: name, value, what happens, what to do."""
+    for name, bad, message, remedy in BITING:
+        value = variables.get(name, "")
+        if value and (bad is None or re.fullmatch(bad, value, re.IGNORECASE)):
+            yield name, value, message, remedy
 
 
 def _changes_speed(name: str) -> bool:

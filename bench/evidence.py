@@ -24,6 +24,7 @@ SAID = (
     *("threads", "device", "pinned", "sync_bn_layers", "batch_norm_layers", "devices_used", "stand_ins"),
     *("batch", "batch_bytes", "gradient_bytes", "dataset_len", "padded", "dropped", "warnings"),
     *("prefetch_factor", "device_used_source", "graph_breaks", "parameter_bytes", "optimizer_state_bytes"),
+    "backend",
 )
 
 

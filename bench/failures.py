@@ -73,6 +73,8 @@ REMEDIES = {
     "hang": "look at the rank's log for its last stack; raise timeout_s if the step is only slow",
     "exception": "look at the rank's log for the traceback",
     "engine_lost": "the process that runs the ranks died; run again with --resume",
+    "node_lost": "look at that node (is it up, does the network reach it?); start its line again, or --resume",
+    "rendezvous": "look at that node's log; the ranks of all nodes must come within timeout_s",
     "interrupted": "run again with --resume",
     "usage": "correct what the message names",
 }
@@ -118,6 +120,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     first_rank: int | None
     detail: str
     signal: str | None = None
+    first_node: int | None = None  # that of the rank, or the node that was lost
 
 
 def classify(error_type: str | None, error: str | None) -> str:
@@ -158,21 +161,24 @@ def first_failure(ends: Sequence[RankEnd], oom_kills: int = 0) -> Verdict | None
     )
 
 
-def stuck_rank(marks_passed: Sequence[int], stopped: Sequence[bool]) -> tuple[int | None, str]:
+def stuck_rank(
+    marks_passed: Sequence[int], stopped: Sequence[bool], ranks: Sequence[int] | None = None
+) -> tuple[int | None, str]:
     """Which rank a hung launch waits for: a stopped one, or the one that is furthest behind.
 
     `marks_passed` counts the phase marks each rank has passed. Ranks that wait in the same phase of
-    the same step cannot be told apart.
+    the same step cannot be told apart. `ranks` names them, where they are not 0, 1, 2, ...
     """
+    ranks = range(len(marks_passed)) if ranks is None else ranks
     if sum(stopped) == 1:
-        rank = list(stopped).index(True)
+        rank = ranks[list(stopped).index(True)]
         return rank, f"rank {rank} is stopped (SIGSTOP)"
     least = min(marks_passed)
-    behind = [rank for rank, marks in enumerate(marks_passed) if marks == least]
+    behind = [rank for rank, marks in zip(ranks, marks_passed, strict=True) if marks == least]
     if len(behind) == 1 and len(marks_passed) > 1:
         return behind[0], f"rank {behind[0]} is furthest behind"
     if len(marks_passed) == 1:
-        return 0, "the only rank got no further"
+        return ranks[0], "the only rank got no further"
     return None, "all ranks wait at the same point: the rank cannot be named"
 
 

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from bench.answers import Finding
-from bench.checks import causes, devices, memory, recipe, setup, trust, watched
+from bench.checks import causes, devices, memory, network, nodes, recipe, setup, trust, watched
 from bench.checks.seen import Check, Known, capped
 
 Level = Literal["info", "warning", "problem"]
@@ -45,6 +45,16 @@ TABLE = (
          "raise num_workers where CPUs are free, make decoding cheaper, or keep the data closer"),
     Rule("copy-bound", "warning", causes.copy_bound, "try pin_memory together with non_blocking, or a smaller input"),
     Rule("slow-rank", "warning", causes.slow_rank, "look at that rank's device, clocks, CPU affinity and neighbours"),
+    Rule("link-saturated", "warning", network.link_saturated,
+         "exchange less (comm_hook fp16 or bf16, grad_accumulation, a larger batch), or take a faster link"),
+    Rule("wrong-interface", "warning", network.wrong_interface,
+         "name the interface: --interface NAME, and NCCL_SOCKET_IFNAME where NCCL took another"),
+    Rule("ib-unused", "warning", network.infiniband_unused,
+         "let nccl use it: unset NCCL_IB_DISABLE and NCCL_NET; gloo speaks TCP only: give it the port's own interface"),
+    Rule("interface-variables", "warning", nodes.interface_variables, "name interfaces as the library does that reads them"),
+    Rule("nodes-differ", "warning", nodes.nodes_differ,
+         "take equal nodes, or read every efficiency as that of the slowest"),
+    Rule("slow-pair", "warning", nodes.slow_pair, "look at cable, switch and speed of the two; leave one out meanwhile"),
     Rule("dataparallel-overhead", "warning", causes.dataparallel_overhead, "use ddp in the place of dp"),
     Rule("loss-not-finite", "warning", recipe.loss_not_finite,
          "lower the learning rate, or use bf16 in place of fp16: such steps may not take what real ones take"),
@@ -80,6 +90,11 @@ TABLE = (
          "choose ranks and batch so that the data divides; throughput counts what was really stepped"),
     Rule("straggler-possible", "info", causes.straggler_unnamed,
          "run single on each device alone: a slow device shows there; if all are equal, it is the exchange"),
+    Rule("more-bytes-than-ring", "info", network.more_bytes_than_ring,
+         "look for other exchanges (buffers, SyncBN, the model's own), retransmissions and other programs on the link"),
+    Rule("hostname-loopback", "info", nodes.hostname_loopback, "set GLOO_SOCKET_IFNAME elsewhere, or mend /etc/hosts"),
+    Rule("clocks-differ", "info", nodes.clocks_differ,
+         "nothing to do for the numbers, which use no wall clock; let a time service set the clocks, so that logs match"),
     Rule("compile-time", "info", recipe.compile_time, "count it for short trainings; it is in no other number here"),
     Rule("state-split", "info", recipe.state_split, "weigh it against what the strategy costs in throughput"),
     Rule("enough-workers", "info", causes.enough_workers, "set num_workers to this"),

@@ -104,7 +104,7 @@ _LAUNCH_COLUMNS = (
 _RANK_COLUMNS = (
     *("study", "launch", "cell", "block", "rank", "node", "host", "status", "step_s"),
     *PHASE_COLUMNS,
-    *("rendezvous_s", "build_s", "first_batch_s", "first_step_s", "warnings"),
+    *("rendezvous_s", "build_s", "first_batch_s", "first_step_s", "warnings", "network"),
     *EFFECTIVE_COLUMNS,
     *COUNT_COLUMNS,
     *MEMORY_COLUMNS,
@@ -225,13 +225,14 @@ def _add_ranks(columns: dict[str, list[Any]], record: LaunchRecord, study: str) 
     for rank in record.ranks:
         head = (study, record.launch, record.cell, record.block, rank.rank, rank.node, rank.host, rank.status)
         times = (rank.step_s, *(rank.phases_s.get(phase) for phase in PHASES))
-        start = (rank.rendezvous_s, rank.build_s, rank.first_batch_s, rank.first_step_s, rank.warnings)
+        start = (rank.rendezvous_s, rank.build_s, rank.first_batch_s, rank.first_step_s)
+        told = (rank.warnings, rank.network)
         parts = (
             *_values(rank.effective, EFFECTIVE_COLUMNS),
             *_values(rank.counts, COUNT_COLUMNS),
             *_values(rank.memory, MEMORY_COLUMNS),
         )
-        for column, value in zip(columns.values(), (*head, *times, *start, *parts), strict=True):
+        for column, value in zip(columns.values(), (*head, *times, *start, *told, *parts), strict=True):
             column.append(value)
 
 

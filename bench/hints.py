@@ -5,28 +5,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench.environment import read_visible
+from bench.environment import biting, read_visible
 from bench.machine import Host, unwatched
 
 SHM_SMALL_BYTES = 1 << 30
 FEW_FILES = 4096
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+GLOO = "GLOO_SOCKET_IFNAME"
 OLDEST_TORCH = (2, 9)
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "xen")
-
-# Variables with one meaning: name, the values that bite (None: any), what happens, what to do.
-VARIABLES: tuple[tuple[str, str | None, str, str], ...] = (
-    ("CUDA_LAUNCH_BLOCKING", "1", "every kernel launch waits for the device: nothing overlaps", "unset it"),
-    ("OMP_NUM_THREADS", None, "ranks that set no threads of their own take this many",
-     "unset it, or set threads in the case; base and scaled runs must have the same"),
-    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "every collective is checked by a second one", "unset it for timing"),
-    ("NCCL_DEBUG", "TRACE", "NCCL prints inside the timed steps", "set NCCL_DEBUG=WARN"),
-    ("NCCL_P2P_DISABLE", "1", "devices of one node talk through host memory, not NVLink or PCIe", "unset it"),
-    ("NCCL_SHM_DISABLE", "1", "devices of one node may talk through the network", "unset it"),
-    ("NCCL_IB_DISABLE", "1", "nodes talk over TCP, not InfiniBand or RoCE", "unset it where there is such a network"),
-    ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "every tensor is a cudaMalloc", "unset it"),
-    ("LD_PRELOAD", None, "a preloaded library may replace the allocator or the maths", "compare only with it equal"),
-)  # fmt: skip
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +26,19 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 def fault_hints(host: Host) -> list[Hint]:
     """Everything about a host that will bite a study on it, the gravest first."""
-    rules = (software, devices, visibility, telemetry, cpus, memory, files, variables, clocks, names)
+    rules = (
+        software,
+        devices,
+        visibility,
+        telemetry,
+        cpus,
+        memory,
+        files,
+        variables,
+        networks,
+        clocks,
+        names,
+    )
     return [hint for rule in rules for hint in rule(host)]
 
 
@@ -174,10 +173,25 @@ def files(host: Host) -> Iterator[Hint]:
 
 def variables(host: Host) -> Iterator[Hint]:
     """No variable that changes what is measured is set by accident."""
-    for name, bad, message, remedy in VARIABLES:
-        value = host.variables.get(name, "")
-        if value and (bad is None or value.upper() == bad):
-            yield _hint(f"variable-{name.lower().replace('_', '-')}", f"{name}={value}: {message}", remedy)
+    for name, value, message, remedy in biting(host.variables):
+        yield _of_variable(name, value, message, remedy)
+
+
+def networks(host: Host) -> Iterator[Hint]:
+    """Variables about networks say what this host has, in the words of the library that reads them."""
+    value = host.variables.get(GLOO, "")
+    given = [name for name in value.split(",") if name]
+    known = {nic.name for nic in host.nics}
+    if re.search(r"[=^]", value):
+        text = "this is NCCL's way to name interfaces: gloo takes whole names, with commas between, and finds none"
+        yield _of_variable(GLOO, value, text, f"set {GLOO} to {_usable(host)}")
+    elif known and (missing := [name for name in given if name not in known]):
+        text = f"there is no interface {' or '.join(missing)} here: gloo takes whole names, and no beginnings"
+        yield _of_variable(GLOO, value, text, f"set {GLOO} to {_usable(host)}")
+    active = [port.device for port in host.ports if "ACTIVE" in (port.state or "")]
+    if active and host.variables.get("NCCL_NET", "").upper() == "SOCKET":
+        text = f"nodes talk over TCP, though {active[0]} is ACTIVE"
+        yield _of_variable("NCCL_NET", "Socket", text, "unset it")
 
 
 def clocks(host: Host) -> Iterator[Hint]:
@@ -194,9 +208,7 @@ def names(host: Host) -> Iterator[Hint]:
     """Other nodes can reach the address that this host's name stands for."""
     address = host.hostname_address
     remedy = "matters for several nodes only: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
-    remedy += (
-        " or ".join(nic.name for nic in host.nics if nic.up and nic.address and not nic.loopback) or "the NIC"
-    )
+    remedy += _usable(host)
     if address is None:
         yield _hint("hostname-unresolved", f"the host name {host.hostname!r} does not resolve", remedy)
     elif address.startswith("127.") or address == "::1":
@@ -205,6 +217,17 @@ def names(host: Host) -> Iterator[Hint]:
             f"the host name {host.hostname!r} resolves to {address}: gloo would offer other nodes that address",
             remedy,
         )
+
+
+def _usable(host: Host) -> str:
+    """The interfaces that other nodes could be reached over."""
+    return (
+        " or ".join(nic.name for nic in host.nics if nic.up and nic.address and not nic.loopback) or "the NIC"
+    )
+
+
+def _of_variable(name: str, value: str, message: str, remedy: str) -> Hint:
+    return _hint(f"variable-{name.lower().replace('_', '-')}", f"{name}={value}: {message}", remedy)
 
 
 def _hint(code: str, message: str, remedy: str) -> Hint:

@@ -4,9 +4,11 @@ import contextlib
 import os
 import selectors
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,11 +20,12 @@ from bench.case import Case
 from bench.cgroup import oom_kills
 from bench.failures import RankEnd, Verdict, compiling, first_failure, moving, stuck_rank, too_slow
 from bench.machine import own_python
-from bench.records import Ended, Launch, Outcome, RankTrace, marks_a_step
+from bench.records import Ended, Launch, Outcome, Part, RankTrace, marks_a_step
 
 START_LIMIT_S = 120.0
 BACKSTOP_S = 15.0  # beyond a launch's own limit, before the engine counts as lost
 TICK_S = 0.1
+LONGEST_FOLDER = 36  # bytes: a socket's path has at most 103 on every system, and 66 of them follow
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +47,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineLost(Exception):
     """The engine died or went silent; its whole process group has been killed."""
+
+
+class Halted(Exception):
+    """The launch is to end, since another node has failed."""
 
 
 class Engine:
@@ -74,7 +81,7 @@ class Engine:
     def _start(self) -> None:
         """In a session of its own: a Ctrl-C at the terminal does not reach it."""
         self._folder = tempfile.TemporaryDirectory(
-            prefix=f"scalemark-{os.getpid()}-", ignore_cleanup_errors=True
+            prefix=folder_prefix(), dir=_socket_folder(), ignore_cleanup_errors=True
         )
         command = own_python("from bench.engine import main; main()")
         with self._log.open("ab") as log:
@@ -144,7 +151,7 @@ class Engine:
 @contextlib.contextmanager
 def scratch_folder() -> Any:
     """A folder of this node for traces and progress of one launch, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=f"scalemark-{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
     try:
         yield folder
     finally:
@@ -153,10 +160,28 @@ def scratch_folder() -> Any:
 
 def sweep_scratch() -> None:
     """Remove the folders of conductors that were killed before they could."""
-    for folder in Path(tempfile.gettempdir()).glob("scalemark-*-*"):
-        owner = folder.name.split("-")[1]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    for where in {tempfile.gettempdir(), _socket_folder()}:
+        for folder in Path(where).glob("scalemark-*-*"):
+            pid, _, place = folder.name.split("-")[1].partition(".")
+            if pid.isdigit() and f"{pid}.{place}" == _owner(int(pid)) and not Path("/proc", pid).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_prefix() -> str:
+    """How the names of this process's temporary folders begin: `sweep_scratch` finds them if it is killed."""
+    return f"scalemark-{_owner(os.getpid())}-"
+
+
+def _socket_folder() -> str:
+    """Where the engine's sockets go: not into a temporary folder whose path is too long for any socket in it."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_FOLDER else "/tmp"
+
+
+def _owner(pid: int) -> str:
+    """A process, and where it is one: other hosts and containers may share the folder, and count for themselves."""
+    place = f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+    return f"{pid}.{zlib.crc32(place.encode()):08x}"
 
 
 def run(
@@ -166,18 +191,33 @@ def run(
 
     `pids` is a file that gets a line "engine pid", and "rank pid" for each rank, once all of them run.
     """
+    return judge(launch, [collect(engine, launch, processes, show, pids)], processes)
+
+
+def collect(
+    engine: Engine,
+    launch: Launch,
+    processes: int,
+    show: Callable[[Progress], None],
+    pids: Path | None = None,
+    halt: Callable[[], bool] = lambda: False,
+) -> Part:
+    """This node's part of a launch. The engine is killed when `halt`, asked ten times a second, says so."""
     scratch = Path(launch.scratch)
     progress.create(scratch, processes)
     beats = progress.open_all(scratch)
     kills, began = oom_kills(), time.monotonic()
     lost: str | None = None
+    stopped = False
     outcome = Outcome()
     todo = [pids] if pids else []
 
     def tick() -> None:
         show(_where(beats, processes, marks_a_step(launch.case.grad_accumulation)))
-        if todo and _tell_pids(todo[0], beats, processes, engine.pgid):
+        if todo and _tell_pids(todo[0], beats, processes, engine.pgid, launch.node * processes):
             todo.clear()
+        if halt():
+            raise Halted
 
     try:
         engine.ready()
@@ -185,10 +225,19 @@ def run(
         outcome = engine.ask(launch, tick)
     except EngineLost as error:
         lost = str(error)
-    wall_s = time.monotonic() - began
-    traces = _traces(scratch, processes)
-    failure = _judge(launch, outcome, traces, processes, lost, oom_kills() - kills)
-    return Result(traces=traces, failure=failure, timed_out=outcome.timed_out, wall_s=wall_s)
+    except Halted:
+        engine.kill()
+        stopped = True
+    return Part(
+        node=launch.node,
+        host=socket.gethostname(),
+        outcome=outcome,
+        traces=_traces(scratch, processes),
+        lost=lost,
+        stopped=stopped,
+        oom_kills=oom_kills() - kills,
+        wall_s=time.monotonic() - began,
+    )
 
 
 def _where(beats: Sequence[int], processes: int, marks: int) -> Progress:
@@ -200,12 +249,14 @@ def _where(beats: Sequence[int], processes: int, marks: int) -> Progress:
     )
 
 
-def _tell_pids(path: Path, beats: Sequence[int], processes: int, engine: int | None) -> bool:
-    """Write which process is which rank, for the samplers; False while one has not started."""
+def _tell_pids(path: Path, beats: Sequence[int], processes: int, engine: int | None, first: int) -> bool:
+    """Write which process is which rank, from the node's `first` on, for the samplers; False while one has not started."""
     found = [beats[r * progress.FIELDS + progress.PID] for r in range(processes)]
     if not all(found):
         return False
-    path.write_text("".join(f"{name} {pid}\n" for name, pid in (("engine", engine), *enumerate(found))))
+    path.write_text(
+        "".join(f"{name} {pid}\n" for name, pid in (("engine", engine), *enumerate(found, start=first)))
+    )
     return True
 
 
@@ -219,59 +270,103 @@ def _traces(scratch: Path, processes: int) -> tuple[RankTrace, ...]:
     return tuple(found)
 
 
-def _judge(
-    launch: Launch,
-    outcome: Outcome,
-    traces: tuple[RankTrace, ...],
-    processes: int,
-    lost: str | None,
-    kills: int,
-) -> Verdict | None:
+def judge(launch: Launch, parts: Sequence[Part], processes: int, away: Verdict | None = None) -> Result:
+    """What came of a launch, from the parts of its nodes, `processes` ranks each.
+
+    `away` is said of a node that left no part; ranks elsewhere see no more of it than closed connections.
+    """
+    return Result(
+        traces=tuple(trace for part in parts for trace in part.traces),
+        failure=_failure(launch, parts, processes, away),
+        timed_out=any(part.outcome.timed_out for part in parts),
+        wall_s=max((part.wall_s for part in parts), default=0.0),
+    )
+
+
+def _failure(launch: Launch, parts: Sequence[Part], processes: int, away: Verdict | None) -> Verdict | None:
     """Why the launch failed, from every witness; None if it did not."""
-    if outcome.timed_out and not (len(traces) == processes and all(t.status == "ok" for t in traces)):
-        return _hang(launch, outcome, traces, kills)
-    found = first_failure(_ends(outcome, traces, processes), kills)
+    good = sum(trace.status == "ok" for part in parts for trace in part.traces)
+    if any(part.outcome.timed_out for part in parts) and good < processes * len(parts) and away is None:
+        return _hang(launch, parts, processes)
+    found = first_failure(
+        [end for part in parts for end in _ends(part, processes)], sum(part.oom_kills for part in parts)
+    )
+    if found and found.reason != "communication":
+        return found
+    lost = next((part for part in parts if part.lost or part.outcome.error), None)
+    if away or lost:
+        return away or _engine_lost(launch, lost)
     if found:
         return found
-    if lost or outcome.error:
-        return Verdict(reason="engine_lost", first_rank=None, detail=lost or str(outcome.error))
-    if len(traces) < processes:
-        missing = sorted(set(range(processes)) - {trace.local_rank for trace in traces})
-        return Verdict(reason="exception", first_rank=missing[0], detail=f"rank {missing[0]} left no trace")
+    for part in (part for part in parts if not part.stopped):
+        missing = sorted(set(range(processes)) - {trace.local_rank for trace in part.traces})
+        if missing:
+            rank = part.node * processes + missing[0]
+            return Verdict(reason="exception", first_rank=rank, detail=f"rank {rank} left no trace")
     return None
 
 
-def _hang(launch: Launch, outcome: Outcome, traces: tuple[RankTrace, ...], kills: int) -> Verdict:
+def _engine_lost(launch: Launch, part: Part | None) -> Verdict:
+    """A node whose engine died, or whose agent did not come as far as its ranks."""
+    assert part is not None
+    text = part.lost or str(part.outcome.error)
+    where = f"node {part.node} ({part.host}): " if launch.case.nodes > 1 else ""
+    met = launch.case.nodes > 1 and not part.outcome.ranks and part.lost is None
+    return Verdict(
+        reason="rendezvous" if met else "engine_lost",
+        first_rank=None,
+        first_node=part.node if launch.case.nodes > 1 else None,
+        detail=where + text,
+    )
+
+
+def _hang(launch: Launch, parts: Sequence[Part], processes: int) -> Verdict:
     """A launch at its time limit: a rank that failed for a reason of its own, or the one that is stuck."""
-    own = [end for end in _ends(outcome, traces, len(outcome.ranks)) if end.error is not None]
-    found = first_failure(own, kills)
+    own = [end for part in parts for end in _ends(part, processes) if end.error is not None]
+    found = first_failure(own, sum(part.oom_kills for part in parts))
     if found and found.reason != "communication":
         return found
-    slow = _slow(launch.case, outcome)
+    late = [part for part in parts if part.outcome.timed_out]
+    slow = _slow(launch.case, [part.outcome for part in late])
     if slow:
         return slow
+    states = [state for part in late for state in part.outcome.states]
+    stopped = [stop for part in late for stop in part.outcome.stopped]
     # on a device the host runs ahead: how many marks it has passed does not say where the device is
-    marks = outcome.marks_passed if launch.device_kind == "cpu" else (0,) * len(outcome.states)
-    at = [state * 10**9 + passed for state, passed in zip(outcome.states, marks, strict=True)]
-    rank, why = stuck_rank(at, outcome.stopped)
-    states = ", ".join(f"rank {r} in {progress.STATES[state]}" for r, state in enumerate(outcome.states))
-    return Verdict(reason="hang", first_rank=rank, detail=f"time limit reached: {why} ({states})")
+    passed = [n for part in late for n in part.outcome.marks_passed]
+    marks = passed if launch.device_kind == "cpu" else [0] * len(states)
+    ranks = [part.node * processes + r for part in late for r in range(len(part.outcome.states))]
+    at = [state * 10**9 + mark for state, mark in zip(states, marks, strict=True)]
+    if launch.case.nodes > 1 and set(states) == {progress.RENDEZVOUS} and not any(stopped):
+        met = f"{len(ranks)} of {launch.case.nodes * processes} ranks came within {launch.case.timeout_s:g} s"
+        return Verdict(reason="rendezvous", first_rank=None, detail=f"the ranks did not all meet: {met}")
+    rank, why = stuck_rank(at, stopped, ranks)
+    told = ", ".join(f"rank {r} in {progress.STATES[state]}" for r, state in zip(ranks, states, strict=True))
+    return Verdict(reason="hang", first_rank=rank, detail=f"time limit reached: {why} ({told})")
 
 
-def _slow(case: Case, outcome: Outcome) -> Verdict | None:
+def _slow(case: Case, outcomes: Sequence[Outcome]) -> Verdict | None:
     """A launch that was still at work at its time limit: no rank stands still, or all of them compile."""
-    if set(outcome.states) == {progress.COMPILING} and not any(outcome.stopped):
+    stopped = [stop for outcome in outcomes for stop in outcome.stopped]
+    if {state for outcome in outcomes for state in outcome.states} == {progress.COMPILING} and not any(
+        stopped
+    ):
         return compiling(case.timeout_s)
-    if outcome.in_window_s is None or not moving(outcome.still_s, outcome.longest_s, outcome.stopped):
+    still = [s for outcome in outcomes for s in outcome.still_s]
+    longest = [s for outcome in outcomes for s in outcome.longest_s]
+    inside = [outcome.in_window_s for outcome in outcomes if outcome.in_window_s is not None]
+    if len(inside) < len(outcomes) or not moving(still, longest, stopped):
         return None
-    steps = min(outcome.marks_passed) / marks_a_step(case.grad_accumulation)
-    return too_slow(case.timeout_s, steps, outcome.planned, outcome.in_window_s)
+    steps = min(n for outcome in outcomes for n in outcome.marks_passed) / marks_a_step(
+        case.grad_accumulation
+    )
+    return too_slow(case.timeout_s, steps, max(o.planned for o in outcomes), min(inside))
 
 
-def _ends(outcome: Outcome, traces: tuple[RankTrace, ...], processes: int) -> list[RankEnd]:
-    """What is known of each local rank's end; ranks nobody has seen end are left out."""
-    by_rank = {trace.local_rank: trace for trace in traces}
-    seen = {ended.local_rank: ended for ended in outcome.ranks}
+def _ends(part: Part, processes: int) -> list[RankEnd]:
+    """What is known of each rank's end on a node; ranks nobody has seen end are left out."""
+    by_rank = {trace.local_rank: trace for trace in part.traces}
+    seen = {ended.local_rank: ended for ended in part.outcome.ranks}
     ends = []
     for local_rank in range(processes):
         trace, ended = by_rank.get(local_rank), seen.get(local_rank)
@@ -279,13 +374,13 @@ def _ends(outcome: Outcome, traces: tuple[RankTrace, ...], processes: int) -> li
             continue
         ends.append(
             RankEnd(
-                rank=trace.rank if trace else local_rank,
+                rank=trace.rank if trace else part.node * processes + local_rank,
                 exitcode=ended.exitcode if ended else None,
                 ok=trace is not None and trace.status == "ok",
                 error_type=trace.error_type if trace else None,
                 error=trace.error if trace else None,
                 failed_ns=(trace.failed_ns if trace else None) or (ended.died_ns if ended else None),
-                killed_by_us=ended is not None and _killed_by_us(ended, outcome.ranks),
+                killed_by_us=ended is not None and _killed_by_us(ended, part.outcome.ranks),
             )
         )
     return ends

@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from bench import plugins
+from bench import link, plugins
 from bench.case import DDP_OPTIONS, Case
 from bench.errors import UsageError
 from bench.machine import Host, device_kind, slots
 from bench.options import built_first, check_model, check_options, data_plugin, model_plugin
 
 _DEFAULT = Case()
+NO_LINK = "links are shaped between the nodes of one box: --nodes 2 --link 1gbit, as root"
 KNOWN_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
@@ -33,6 +34,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     oversubscribe: bool = False
     devices: tuple[int, ...] | None = None
     brought: Brought | None = None
+    nodes: int = 1  # that take part, this one among them
+    box: bool = False  # all of them on this machine
+    no_link: str | None = NO_LINK  # why links cannot be shaped
+    no_delay: str | None = None  # why a link can have no delay
 
     @property
     def kind(self) -> str:
@@ -41,7 +46,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """Device slots that may be used."""
+        """Device slots of this machine that may be used."""
         return len(self.devices) if self.devices is not None else slots(self.host)
 
 
@@ -55,7 +60,9 @@ def check(case: Case, context: Context) -> None:
         raise UsageError(
             plugins.unknown("backend", case.backend, sorted({*KNOWN_BACKENDS, *context.host.backends}))
         )
-    if context.kind != "cpu" and case.devices > context.slots and not context.oversubscribe:
+    if case.link is not None:
+        link.parse(case.link)
+    if context.kind != "cpu" and case.ranks > context.slots and not context.oversubscribe:
         found = ", ".join(f"{d.index}: {d.name}" for d in context.host.devices)
         raise UsageError(
             f"ranks: {case.ranks} devices asked for, {context.slots} to be had ({found}); lower ranks,"
@@ -93,8 +100,27 @@ def _one_device(case: Case, _: Context) -> str | None:
     return None
 
 
-def _one_node(case: Case, _: Context) -> str | None:
-    return "several nodes are not supported by this version" if case.nodes > 1 else None
+def _nodes(case: Case, context: Context) -> str | None:
+    if case.nodes > 1 and not _strategy(case).collective:
+        return f"{case.strategy} runs on one node: only strategies with a process group go over several"
+    if case.nodes > context.nodes:
+        return f"{case.nodes} nodes asked for, {context.nodes} to be had: run it with --nodes {case.nodes}"
+    if case.cpu_binding is not None and case.nodes > 1 and context.box:
+        return "cpu_binding: nodes on one box would bind their ranks to the same CPUs"
+    if context.box and context.kind != "cpu" and case.devices > context.slots and not context.oversubscribe:
+        return f"{case.nodes} nodes of {case.ranks} on one box: {case.devices} devices asked for, {context.slots} to be had"
+    return None
+
+
+def _link(case: Case, context: Context) -> str | None:
+    if case.link is None:
+        return None
+    if case.nodes == 1:
+        return f"link {case.link}: one node has no link to others"
+    if context.no_link is not None:
+        return f"link {case.link}: {context.no_link}"
+    delay = link.parse(case.link).delay_s
+    return f"link {case.link}: {context.no_delay}" if delay is not None and context.no_delay else None
 
 
 def _sync_bn(case: Case, context: Context) -> str | None:
@@ -303,13 +329,14 @@ def _backend(case: Case, context: Context) -> str | None:
         return f"backend {case.backend}: not in this torch (has: {', '.join(context.host.backends)})"
     if context.kind == "cpu" and case.backend in ("nccl", "xccl"):
         return f"backend {case.backend} needs accelerators; CPU ranks use gloo"
-    if case.backend == "nccl" and case.devices > context.slots:
+    if case.backend == "nccl" and case.ranks > context.slots:
         return "backend nccl refuses ranks that share a device: use gloo"
     return None
 
 
 RULES: tuple[Callable[[Case, Context], str | None], ...] = (
-    _one_node,
+    _nodes,
+    _link,
     _one_device,
     _sync_bn,
     _ddp_options,

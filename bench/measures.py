@@ -45,6 +45,23 @@ def times(value: float) -> str:
     return f"{value:.2f}x"
 
 
+def bandwidth(bytes_per_s: float) -> str:
+    """Bytes a second as MB/s: a network's million, not MiB."""
+    return f"{number(bytes_per_s / 1e6)} MB/s"
+
+
+def bits(bits_per_s: float) -> str:
+    """A link: 100 Mbit/s, 2.5 Gbit/s."""
+    if abs(bits_per_s) < 1e9:
+        return f"{bits_per_s / 1e6:.3g} Mbit/s"
+    return f"{bits_per_s / 1e9:.3g} Gbit/s"
+
+
+def megabytes(count: float) -> str:
+    """Bytes on a network, as MB: a million each, to be divided by MB/s."""
+    return f"{number(count / 1e6)} MB"
+
+
 def energy(joules: float) -> str:
     """Millijoules below a joule, kilojoules from a thousand on."""
     if abs(joules) < 1:
@@ -91,6 +108,12 @@ _ROWS = (
     Measure("workers_pss_bytes", "loader workers (PSS)", "bytes", size, "lower"),
     Measure("shm_used_bytes", "shared memory", "bytes", size, "lower"),
     Measure("energy_per_sample_j", "energy a sample", "J", energy, "lower"),
+    Measure("sent_bytes", "sent by a node a step", "bytes", megabytes, "lower"),
+    Measure("ring_bytes", "ring bound a step", "bytes", megabytes, None),
+    Measure("algbw_bytes_per_s", "algorithm bandwidth", "bytes/s", bandwidth, "higher"),
+    Measure("busbw_bytes_per_s", "bus bandwidth", "bytes/s", bandwidth, "higher"),
+    Measure("link_bits_per_s", "link", "bit/s", bits, None),
+    Measure("latency_s", "latency", "s", duration, "lower"),
     Measure("devices", "devices", "", whole, None),
     Measure("batch", "batch", "samples", whole, None),
     Measure("global_batch", "samples a step", "samples", whole, None),

@@ -20,6 +20,16 @@ TARGET = 0.02
 WORTH_LAUNCHES = 3  # a cell is left out if not even this many launches of it fit the time
 
 
+class Nodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a run: how many, whether they share this machine, and the link between them."""
+
+    count: int = 1
+    box: bool = False
+    link: str | None = None
+    no_link: str | None = legal.NO_LINK
+    no_delay: str | None = None
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What will run. `estimates` are by cell id; `left_out` says in words what does not run for want of time."""
 
@@ -31,6 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     oversubscribe: bool = False
     devices: tuple[int, ...] | None = None
+    nodes: int = 1
+    box: bool = False  # the nodes share this machine
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
@@ -72,21 +84,35 @@ def make_plan(
     oversubscribe: bool = False,
     devices: tuple[int, ...] | None = None,
     budget_s: float | None = None,
+    team: Nodes | None = None,
 ) -> Plan:
-    """Expand suites, given or by name, on this host. Raises UsageError for anything no host could run."""
+    """Expand suites, given or by name, on this host. Raises UsageError for anything no host could run.
+
+    `team` says which nodes there are, where it is more than this one.
+    """
     if host.torch is None:
         raise UsageError(
             f"torch cannot be imported here ({host.device_error}): make setup, or install torch 2.9 or later"
         )
     _check_devices(devices, host)
-    context = legal.Context(host=host, oversubscribe=oversubscribe, devices=devices)
+    team = team or Nodes()
+    context = legal.Context(
+        host=host,
+        oversubscribe=oversubscribe,
+        devices=devices,
+        nodes=team.count,
+        box=team.box,
+        no_link=team.no_link,
+        no_delay=team.no_delay,
+    )
     named = [name if isinstance(name, suite.Suite) else suite.load(name) for name in names]
     suites = [part for one in named for part in _parts(one)]
     limit = nproc or (len(devices) if devices else None)
     tagged: dict[str, tuple[suite.Suite, Case]] = {}
     used = [suite.override(one, sets) for one in suites]
+    spread = not any(suite.says(one, "nodes") for one in used)
     for one in used:
-        for case in suite.expand(one, host, limit):
+        for case in suite.expand(one, host, limit, team.count, team.link, spread):
             tagged.setdefault(case.id, (one, case))
     cells, brought = _cells(tagged, context)
     guesses = estimate.estimates([cell.case for cell in cells], host, brought)
@@ -101,13 +127,15 @@ def make_plan(
         estimates={cell.id: guesses[cell.id] for cell in cells},
         left_out=tuple(left_out),
         notes=(
-            *_notes(cells, host),
+            *_notes(cells, host, team),
             *_emulated(cells, host),
             *_made_up(cells, tagged),
             *_too_slow(cells, guesses),
         ),
         oversubscribe=oversubscribe,
         devices=devices,
+        nodes=team.count,
+        box=team.box,
     )
 
 
@@ -194,11 +222,16 @@ def _check_devices(devices: tuple[int, ...] | None, host: Host) -> None:
         raise UsageError(f"--devices: no device {missing[0]}; there are {', '.join(map(str, found))}")
 
 
-def _notes(cells: Sequence[Cell], host: Host) -> tuple[str, ...]:
+def _notes(cells: Sequence[Cell], host: Host, team: Nodes) -> tuple[str, ...]:
     """What a reader should know before anything runs."""
     notes = []
+    if team.box:
+        notes.append(
+            f"one box: {team.count} nodes are agents on this machine and share its CPUs: what they cost one another is"
+            " in the numbers, the network between them is not a real one"
+        )
     if device_kind(host) == "cpu":
-        most = max((cell.case.devices for cell in cells), default=1)
+        most = max((cell.case.devices if team.box else cell.case.ranks for cell in cells), default=1)
         notes.append(
             f"no accelerator: every device slot is a CPU rank with gloo and one thread; {most} ranks on"
             f" {host.cpus_usable} usable CPUs"

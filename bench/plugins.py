@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # plug-ins load without torch; these are types only
 
     from bench.answers import Analysis
     from bench.case import Case
+    from bench.launchers._job import Job
     from bench.store import Store
     from bench.workload import Sample, Workload
 
@@ -32,6 +33,7 @@ KINDS = {
     "suites": "named sets of cells",
     "figures": "pictures in the report",
     "exporters": "formats that a study is written in for other programs",
+    "launchers": "how the command comes to several nodes",
     "verbs": "commands of scalemark",
 }
 
@@ -118,7 +120,7 @@ class Figure:
     `frame(analysis)` gives its rows, which are its CSV and its table too: the same keys in every row,
     units in the keys, None where nothing was measured. `draw(rows, canvas)` draws at least one row on an
     empty matplotlib figure. `nothing(analysis)` says why there are no rows; `note(rows)` says what the
-    picture leaves out. Pictures stand in the report by `order`.
+    picture leaves out. Pictures stand in the report by `order`; an `optional` one is left out without rows.
     """
 
     question: str
@@ -129,6 +131,7 @@ class Figure:
     order: int
     note: "Callable[[list[Row]], str | None]" = lambda rows: None
     half: bool = False  # half a page wide
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,20 @@ class Exporter:
     suffix: str
     files: "Callable[[Sequence[Store], bool], dict[str, bytes]]"
     tables: bool = True
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One way to start the same command on every node.
+
+    `job` is the struct of what it is told: `launchers._job.Job`, or one below it with settings of its own, all
+    of which have defaults. `text(job)` is what a person can read, edit and start: lines for a shell, a batch
+    script, a manifest. Equal jobs give equal texts.
+    """
+
+    summary: str
+    job: "type[Job]"
+    text: "Callable[[Any], str]"
 
 
 @cache

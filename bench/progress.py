@@ -9,8 +9,8 @@ from collections.abc import MutableSequence, Sequence
 from pathlib import Path
 
 MARKS, PLANNED, STATE, PID = range(4)  # marks passed in the timed loop, steps planned, state, pid
-STARTING, RENDEZVOUS, BUILDING, COMPILING, WINDOW, TRACING, DONE = range(7)
-STATES = ("starting", "rendezvous", "building", "compiling", "window", "tracing", "done")
+STARTING, RENDEZVOUS, BUILDING, COMPILING, WINDOW, NETWORK, TRACING, DONE = range(8)
+STATES = ("starting", "rendezvous", "building", "compiling", "window", "network", "tracing", "done")
 FIELDS = 8  # one cache line a rank
 
 

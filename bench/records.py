@@ -35,6 +35,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[int, ...] | None = None  # visible ordinals to use; None: all, in order
     oversubscribed: bool = False
     traces: str | None = None  # a folder for profiler traces of a few steps after the window
+    node: int = 0  # of the nodes of this launch, counted from 0
+    store: str | None = None  # HOST:PORT of the study's store, where ranks of several nodes meet
+    interface: str | None = None  # of this node, towards the others
+    probe_network: bool = False  # all-reduces of several sizes after the window
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +162,22 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     open_fds: int | None = None
 
 
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One all-reduce of `bytes` over all ranks, after the window: the median of a rank's `repeats`."""
+
+    bytes: int
+    seconds: float
+    repeats: int
+
+
+class RankNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's connections to other ranks really went over, and what all-reduces took after the window."""
+
+    interfaces: tuple[str, ...] | None = None  # of its TCP connections to other nodes; None: not known
+    speed_mbit: int | None = None  # of the first of them, as the kernel says
+    exchanges: tuple[Exchange, ...] = ()
+
+
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one rank knows when it ends, well or badly. Lists are one entry a recorded step."""
 
@@ -191,7 +211,25 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     effective: Effective | None = None
     counts: Samples | None = None
     memory: RankMemory | None = None
+    network: RankNetwork | None = None
+    network_s: float | None = None  # all-reduces after the window
     warnings: tuple[str, ...] = ()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node knows of a launch when its ranks have ended: it travels to the node that leads."""
+
+    node: int = 0
+    host: str = ""
+    outcome: Outcome = Outcome()
+    traces: tuple[RankTrace, ...] = ()
+    lost: str | None = None  # what became of the engine, where it did not answer
+    stopped: bool = False  # the leader asked for it, since another node had failed
+    oom_kills: int = 0
+    wall_s: float = 0.0
+    readings: dict[str, list] = {}  # telemetry: columns of equal length
+    reasons: dict[str, str] = {}
+    files: dict[str, bytes] = {}  # logs and profiler traces, by name
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +251,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     effective: Effective | None = None
     counts: Samples | None = None
     memory: RankMemory | None = None
+    network: RankNetwork | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -247,6 +286,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None  # class of the failure: see failures.py
     detail: str | None = None  # one line
     first_rank: int | None = None  # the rank that failed first, where that is known
+    first_node: int | None = None  # its node, or the node that was lost
     signal: str | None = None
     started_at: str = ""
     wall_s: float | None = None  # the launch, from asking for it to its record
@@ -266,6 +306,29 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     telemetry_reasons: dict[str, str] = {}  # measure -> why it is null
     environment: dict[str, str] = {}  # speed-changing variables
     fingerprint: str = ""
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """What two nodes measured between them before the first cell, over the interface that they use."""
+
+    first: int
+    second: int
+    latency_s: float | None = None  # half of the shortest round trip of a few bytes
+    bits_per_s: float | None = None  # one TCP stream; None where it could not be measured
+    error: str | None = None  # they could not reach each other
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of a study: who it is and how the others reach it."""
+
+    node: int
+    hostname: str
+    address: str | None = None
+    interface: str | None = None
+    speed_mbit: int | None = None
+    clock_ahead_s: float | None = None  # its wall clock less the leader's
+    fingerprint: str = ""
+    host: dict = {}  # machine.Host as plain data
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,4 +360,7 @@ class StudyHeader(msgspec.Struct, frozen=True, kw_only=True):
     git: str | None
     host: dict  # machine.Host as plain data
     left_out: tuple[str, ...] = ()  # what did not fit the time, in words
+    nodes: tuple[Member, ...] = ()  # where there are several
+    box: bool = False  # the nodes are agents on one machine, and share its CPUs
+    pairs: tuple[Pair, ...] = ()
     example: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bench import plugins, report_facts, report_tables
+from bench import plugins, report_facts, report_network, report_tables
 from bench.answers import Analysis
 from bench.errors import UsageError
 from bench.plugins import Figure, Row, clip
@@ -74,7 +74,7 @@ def _files(analysis: Analysis) -> dict[str, list[Row]]:
     files["scaling.csv"] = report_facts.scaling_rows(analysis.curves)
     files["cells.csv"] = report_facts.cell_rows(analysis.cells, PHASES)
     files["exclusions.csv"] = report_facts.exclusion_rows(analysis)
-    return files
+    return files | report_network.files(analysis)
 
 
 def _pictures(analysis: Analysis, files: dict[str, list[Row]], labels: dict[str, str]) -> list[Picture]:
@@ -96,6 +96,7 @@ def _pictures(analysis: Analysis, files: dict[str, list[Row]], labels: dict[str,
         )
         for name, figure in _figures().items()
         for rows in (files[f"{name}.csv"],)
+        if rows or not figure.optional
     ]
 
 
@@ -142,6 +143,7 @@ def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
         "more_curves": [report_tables.scaling(curve) for curve in rest],
         "cells": report_tables.cells(analysis, labels),
         "exclusions": report_tables.exclusions(analysis, labels),
+        "network": report_network.tables(analysis, labels),
         "facts": report_facts.facts(analysis.host),
         "counted": report_facts.counted(analysis.cells),
         "launches": sum(cell.launches for cell in analysis.cells),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
@@ -18,15 +19,18 @@ import msgspec
 import numpy as np
 
 from bench import launch as launching
-from bench import plugins, summary
+from bench import link, plugins, summary
 from bench.case import Case
 from bench.environment import speed_variables
 from bench.estimate import BLOCK_S
 from bench.failures import HOPELESS
 from bench.launch import Engine, Progress, Result
 from bench.machine import Host, device_kind, fingerprint, unwatched, watched_uuids
+from bench.netns import Box
+from bench.nodes import Team
+from bench.parts import merged
 from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
-from bench.records import Cell, Launch, LaunchRecord
+from bench.records import Cell, Launch, LaunchRecord, Part
 from bench.series import summarise
 from bench.stats import mean_interval
 from bench.store import Store
@@ -77,9 +81,14 @@ class FailedFast(Exception):
 class Study:
     """One run over a plan. `run()` returns when every cell has closed or the time is up."""
 
-    def __init__(self, plan: Plan, store: Store, host: Host, rules: Rules, show: Show) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, host: Host, rules: Rules, show: Show, team: Team | None = None,
+        box: Box | None = None,
+    ) -> None:  # fmt: skip
+        """`team` are its nodes, where there are several; `box` has the links between them, where it can shape them."""
         self._plan, self._store, self._rules, self._show = plan, store, rules, show
-        self._host = host
+        self._host, self._team, self._box = host, team, box
+        self._link: str | None = None
         self._fingerprint = fingerprint(host)
         self._records: dict[str, list[LaunchRecord]] = {}
         self._began = time.monotonic()
@@ -93,11 +102,13 @@ class Study:
         The caller holds the store's lock.
         """
         launching.sweep_scratch()
-        with _signals():
+        with signals():
             for record in self._store.records()[0]:
                 self._take(record)
                 self._earlier.add(record.launch)
             for block in range(self._rules.max_launches):
+                if self._team is not None:
+                    self._team.admit()
                 cells = self._open_cells(block)
                 if cells and not self._time_for(cells, block):
                     self._show.say(self._out_of_time(cells))
@@ -110,10 +121,14 @@ class Study:
         cells = [
             cell
             for cell in self._plan.runnable
-            if not self._closed(cell.id) and block not in self._blocks(cell.id)
+            if not self._closed(cell.id) and block not in self._blocks(cell.id) and self._fits(cell.case)
         ]
         random.Random(f"{self._rules.seed}/{block}").shuffle(cells)
         return cells
+
+    def _fits(self, case: Case) -> bool:
+        """Whether there are nodes enough: cells that need a lost one wait for it, or for --resume."""
+        return case.nodes == 1 or (self._team is not None and case.nodes <= len(self._team.alive))
 
     def _blocks(self, cell: str) -> set[int]:
         """Blocks in which a cell has a result, good or bad."""
@@ -177,9 +192,13 @@ class Study:
 
     def _block(self, block: int, cells: Sequence[Cell]) -> None:
         self._show.block(block, len(cells))
+        if self._team is not None and any(cell.case.nodes > 1 for cell in cells):
+            self._team.block(block)
         self._store.root.joinpath("logs").mkdir(exist_ok=True)
         with Engine(self._store.root / "logs" / f"engine-b{block:02d}.log") as engine:
             for order, cell in enumerate(cells):
+                if not self._fits(cell.case):
+                    continue
                 self._show.launching(cell, block)
                 record = self._launch(engine, cell, block, order)
                 self._take(record)
@@ -198,6 +217,7 @@ class Study:
         strategy: plugins.Strategy = plugins.load("strategies", cell.case.strategy)
         processes = strategy.processes(cell.case)
         telemetry, recording, result = None, None, None
+        others: list[Part] = []
         interrupted = False
         with launching.scratch_folder() as scratch:
             pids = scratch / "pids"
@@ -209,12 +229,16 @@ class Study:
             ).start()
             try:
                 launch = self._describe(cell, name, str(scratch))
-                result = launching.run(engine, launch, processes, self._show.progress, pids)
+                if self._team is not None and cell.case.nodes > 1:
+                    self._shape(cell.case)
+                    result, others = self._team.run(engine, launch, processes, self._show.progress, pids)
+                else:
+                    result = launching.run(engine, launch, processes, self._show.progress, pids)
             except KeyboardInterrupt:
                 interrupted = True
                 engine.kill()
             finally:
-                recording = telemetry.stop()
+                recording = _all_nodes(telemetry.stop(), others)
         record = self._record(cell, name, block, order, result, recording, processes)
         record = msgspec.structs.replace(
             record,
@@ -230,8 +254,14 @@ class Study:
         if record.status != "ok":
             self._traced.discard(cell.id)  # the next launch may get as far as that
         self._store.append(record)
-        self._keep(name, result, recording)
+        self._keep(name, result, recording, others)
         return record
+
+    def _shape(self, case: Case) -> None:
+        """Give the links between the nodes of one box the rate that the case asks for."""
+        if self._box is not None and case.link != self._link:
+            self._box.shape(link.parse(case.link) if case.link else None)
+            self._link = case.link
 
     def _describe(self, cell: Cell, name: str, scratch: str) -> Launch:
         return Launch(
@@ -241,10 +271,24 @@ class Study:
             logs=str(self._store.log_dir(name).resolve()),
             conductor_pid=os.getpid(),
             device_kind=device_kind(self._host),
-            devices=self._plan.devices,
+            devices=self._devices(cell.case),
             oversubscribed=self._oversubscribed(cell.case),
             traces=self._trace_folder(cell, name),
+            store=self._team.store if self._team is not None and cell.case.nodes > 1 else None,
+            interface=self._team.interface if self._team is not None and cell.case.nodes > 1 else None,
+            probe_network=self._probe_network(cell),
         )
+
+    def _devices(self, case: Case) -> tuple[int, ...] | None:
+        """Visible ordinals to use; None: all. The nodes of one box get theirs from what is named here."""
+        if self._plan.devices is None and self._shared and case.nodes > 1 and self._host.devices:
+            return tuple(device.index for device in self._host.devices)
+        return self._plan.devices
+
+    def _probe_network(self, cell: Cell) -> bool:
+        """All-reduces after the window, in a cell's first launch that is not a failure: they tell what the way can carry."""
+        good = any(record.status == "ok" for record in self._records.get(cell.id, ()))
+        return cell.case.devices > 1 and not good
 
     def _trace_folder(self, cell: Cell, name: str) -> str | None:
         """Where the ranks put profiler traces: those of a cell's first launch in this run."""
@@ -262,9 +306,15 @@ class Study:
         tries = sum(r.block == block for r in self._records.get(cell.id, ()))
         return f"b{block:02d}-{cell.id}" + (f"-r{tries}" if tries else "")
 
-    def _keep(self, name: str, result: Result | None, recording: Recording) -> None:
-        """Steps and telemetry; the record, which has all the numbers, is on disk already."""
+    def _keep(self, name: str, result: Result | None, recording: Recording, others: Sequence[Part]) -> None:
+        """Steps, telemetry and logs of other nodes; the record, which has all the numbers, is on disk already."""
         try:
+            for part in others:
+                for file, data in part.files.items():
+                    folder = (
+                        self._store.log_dir(name) if file.endswith(".log") else self._store.trace_dir(name)
+                    )
+                    (folder / Path(file).name).write_bytes(data)
             if result is not None:
                 self._store.write_steps(name, result.traces)
             if recording.rows["time_s"]:
@@ -298,7 +348,7 @@ class Study:
             compile_s=summary.largest(trace.compile_s for trace in traces),
             implementation=effective.implementation if effective else None,
             marks=(*self._marks(cell.case, effective), *self._doubts(telemetry.measures, window, traces)),
-            mismatches=summary.mismatches(cell.case, processes, traces) if window else (),
+            mismatches=summary.mismatches(cell.case, processes * cell.case.nodes, traces) if window else (),
             ranks=ranks,
             telemetry=telemetry.measures,
             telemetry_reasons=telemetry.reasons,
@@ -310,25 +360,39 @@ class Study:
         marks = list(effective.stand_ins) if effective else []
         if self._oversubscribed(case):
             marks.append(f"oversubscribed: {case.devices} ranks on {self._slots} devices")
-        needed = case.devices * (case.threads or 1)
+        ranks = case.devices if self._shared else case.ranks
+        needed = ranks * (case.threads or 1)
         if not self._host.devices and needed > self._host.cpus_usable:
             marks.append(f"oversubscribed: {needed} threads on {self._host.cpus_usable} CPUs")
+        if case.link is not None and self._team is not None:
+            marks += summary.link_mark(link.parse(case.link), self._team.pairs)
         return tuple(marks)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether nodes are agents on this machine, and share its CPUs."""
+        return self._plan.box
 
     def _doubts(
         self, telemetry: dict[str, dict[str, float | None]], window: Any, traces: Sequence[Any]
     ) -> list[str]:
         """What to know beside this launch's numbers: a busy host, a short window, a loss gone wild."""
         found = (
-            summary.busy_mark(telemetry, self._host.cpus_counted),
+            summary.busy_mark(telemetry, self._cpus(), self._shared, traces),
             summary.window_mark(window),
             summary.loss_mark(traces),
             summary.sync_bn_mark(traces),
         )
         return [mark for mark in found if mark]
 
+    def _cpus(self) -> dict[int, int]:
+        """CPUs of each node."""
+        members = self._team.members if self._team is not None else ()
+        counted = {member.node: int(member.host.get("cpus_counted") or 1) for member in members}
+        return counted | {0: self._host.cpus_counted}
+
     def _oversubscribed(self, case: Case) -> bool:
-        return bool(self._host.devices) and case.devices > self._slots
+        return bool(self._host.devices) and (case.devices if self._shared else case.ranks) > self._slots
 
     @property
     def _slots(self) -> int:
@@ -351,8 +415,17 @@ class Study:
         return left
 
 
+def _all_nodes(own: Recording, parts: Sequence[Part]) -> Recording:
+    """Telemetry of this node, and of the others that took part in a launch."""
+    if not parts:
+        return own
+    mine = Part(node=0, readings=own.rows, reasons=own.summary.reasons)
+    rows, reasons = merged([mine, *(part for part in parts if part.node != 0)])
+    return Recording(rows=rows, summary=msgspec.structs.replace(own.summary, reasons=reasons))
+
+
 @contextmanager
-def _signals() -> Iterator[None]:
+def signals() -> Iterator[None]:
     """SIGTERM and SIGHUP stop a study as Ctrl-C does; what is ignored (nohup) stays ignored."""
     numbers = [
         n for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT) if signal.getsignal(n) != signal.SIG_IGN

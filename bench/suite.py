@@ -128,19 +128,39 @@ def _scalar(text: str) -> Any:
     return value if isinstance(value, bool | int | float | str) else text
 
 
-def expand(suite: Suite, host: Host, nproc: int | None = None) -> list[Case]:
+def expand(
+    suite: Suite,
+    host: Host,
+    nproc: int | None = None,
+    nodes: int = 1,
+    link: str | None = None,
+    spread: bool = True,
+) -> list[Case]:
     """All cases of a suite on this host, base first, each once. Excluded combinations are gone.
 
-    `nproc` is the largest rank count that `auto` goes up to (default: the device slots of the host).
+    `nproc` is the largest rank count that `auto` goes up to (default: the device slots of the host). With
+    `spread`, what can go over several runs on 1, 2, 4, ... of the `nodes` there are, in a suite that says nothing of
+    them. `link` is that of cases of several nodes, where the suite names none.
     """
     limit = nproc or slots(host)
-    axes = {field: _levels(field, levels, host, limit) for field, levels in suite.matrix.items()}
+    matrix = suite.matrix
+    spread = spread and nodes > 1 and not says(suite, "nodes")
+    if spread:
+        matrix = {"nodes": "auto", **matrix}
+    axes = {
+        field: _doubled(levels, nodes) if field == "nodes" else _levels(field, levels, host, limit)
+        for field, levels in matrix.items()
+    }
     count = 1
     for levels in axes.values():
         count *= max(len(levels), 1)
     if count > MAX_CELLS:
         raise UsageError(f"suite {suite.name}: {count} cells; at most {MAX_CELLS}: give fewer levels")
     cases = [_case(suite, suite.case | table, host, limit) for table in _crossed(axes)]
+    if spread:
+        cases = [case for case in cases if case.nodes == 1 or _collective(case)]
+    if link is not None and not says(suite, "link"):
+        cases = [msgspec.structs.replace(case, link=link) if case.nodes > 1 else case for case in cases]
     cases = [case for case in cases if not excluded(suite, case)]
     if suite.base is not None:
         shared = {k: v for k, v in suite.case.items() if k not in OF_STRATEGY} | suite.base
@@ -176,6 +196,23 @@ def doubling(limit: int) -> list[int]:
 def _crossed(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination of levels."""
     return [dict(zip(axes, levels, strict=True)) for levels in itertools.product(*axes.values())]
+
+
+def says(suite: Suite, field: str) -> bool:
+    """Whether a suite has a word on a field."""
+    return field in suite.case or field in suite.matrix
+
+
+def _collective(case: Case) -> bool:
+    plugins.check_name("strategies", case.strategy)
+    return bool(plugins.load("strategies", case.strategy).collective)
+
+
+def _doubled(levels: Any, most: int) -> list[Any]:
+    """Node counts: those of the suite, or 1, 2, 4, ... for `auto`."""
+    if levels == "auto":
+        return doubling(most)
+    return list(dict.fromkeys(levels)) if isinstance(levels, list) else [levels]
 
 
 def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:

@@ -10,7 +10,8 @@ import numpy as np
 from bench import plugins
 from bench.case import Case
 from bench.failures import Verdict
-from bench.records import PHASES, Effective, LaunchRecord, RankSummary, RankTrace, Window
+from bench.link import Link
+from bench.records import PHASES, Effective, LaunchRecord, Pair, RankSummary, RankTrace, Window
 from bench.stats import tukey_outliers
 
 BUSY = "busy host: other processes used "
@@ -77,6 +78,7 @@ def rank_summary(trace: RankTrace) -> RankSummary:
         effective=trace.effective,
         counts=trace.counts,
         memory=trace.memory,
+        network=trace.network,
         warnings=trace.warnings,
     )
 
@@ -93,6 +95,7 @@ def why(failure: Verdict | None, ok: bool) -> dict[str, Any]:
             "reason": failure.reason,
             "detail": failure.detail,
             "first_rank": failure.first_rank,
+            "first_node": failure.first_node,
             "signal": failure.signal,
         }
     return {} if ok else {"reason": "exception", "detail": "the ranks left no window"}
@@ -102,7 +105,9 @@ def with_overhead(record: LaunchRecord, traces: Sequence[RankTrace]) -> LaunchRe
     """The launch's cost beside its steps: its wall time less the slowest rank's recorded steps, compilation and traces."""
     if record.window is None or record.wall_s is None or not traces:
         return record
-    known_s = max(sum(t.step_s) + (t.compile_s or 0.0) + (t.trace_s or 0.0) for t in traces)
+    known_s = max(
+        sum(t.step_s) + (t.compile_s or 0.0) + (t.trace_s or 0.0) + (t.network_s or 0.0) for t in traces
+    )
     return msgspec.structs.replace(record, overhead_s=record.wall_s - known_s)
 
 
@@ -124,6 +129,9 @@ def mismatches(case: Case, processes: int, traces: Sequence[RankTrace]) -> tuple
     for trace in traces:
         if trace.effective is not None:
             found += _differences(case, trace.effective)
+    nodes = len({trace.node for trace in traces})
+    if traces and nodes != case.nodes:
+        found.append(f"nodes: {case.nodes} asked for, {nodes} in effect")
     return tuple(dict.fromkeys(found))
 
 
@@ -198,21 +206,55 @@ def loss_mark(traces: Sequence[RankTrace]) -> str | None:
     return "loss is not finite" if any(trace.loss_finite is False for trace in traces) else None
 
 
-def busy_mark(telemetry: Mapping[str, Mapping[str, float | None]], cpus: int) -> str | None:
-    """What other processes took of this node's CPUs during the window, where it is worth saying; None otherwise.
+def busy_mark(
+    telemetry: Mapping[str, Mapping[str, float | None]],
+    cpus: Mapping[int, int],
+    shared: bool = False,
+    traces: Sequence[RankTrace] = (),
+) -> str | None:
+    """What other processes took of a node's CPUs during the window, where it is worth saying; None otherwise.
 
-    The node's CPU time less that of ranks, loader workers, engine and sampler, in CPUs.
+    The node's CPU time less that of ranks, loader workers, engine and sampler, in CPUs. `cpus` are those of
+    each node, `traces` say where the ranks ran; `shared`: all nodes are on one machine.
     """
-    node = telemetry.get("node/cpu_percent", {}).get("mean")
-    own = [
-        stat["mean"] or 0.0
-        for key, stat in telemetry.items()
-        if key.endswith("/cpu_percent") and key.startswith(("rank ", "engine", "sampler"))
-    ]
-    if node is None or not any(key.startswith("rank ") for key in telemetry):
-        return None
-    others = (node * cpus - sum(own)) / 100  # the node's is a share of all CPUs, a process's of one
-    return f"{BUSY}{others:.1f} of {cpus} CPUs" if others > max(MUCH_CPU, MUCH_SHARE * cpus) else None
+    where = {trace.rank: trace.node for trace in traces}
+    own: dict[int, float] = {}
+    seen = set()
+    for key, stat in telemetry.items():
+        subject, _, measure = key.rpartition("/")
+        node, ours = _whose(subject, where)
+        node = 0 if shared else node
+        if measure == "cpu_percent" and ours:
+            own[node] = own.get(node, 0.0) + (stat["mean"] or 0.0)
+            seen |= {node} if subject.startswith("rank ") else set()
+    for node in sorted(seen):
+        subject = "node" if node == 0 else f"node {node}"
+        used = telemetry.get(f"{subject}/cpu_percent", {}).get("mean")
+        count = cpus.get(node, 1)
+        if used is None:
+            continue
+        others = (used * count - own[node]) / 100  # the node's is a share of all CPUs, a process's of one
+        if others > max(MUCH_CPU, MUCH_SHARE * count):
+            return f"{BUSY}{others:.1f} of {count} CPUs" + (f" on {subject}" if node else "")
+    return None
+
+
+def _whose(subject: str, where: Mapping[int, int]) -> tuple[int, bool]:
+    """The node that a subject of telemetry is on, and whether it is a process of ours."""
+    words = subject.split()
+    if words[0] == "rank":
+        return where.get(int(words[1]), 0), True
+    if words[0] == "node" and len(words) > 1:
+        return int(words[1]), len(words) > 2 and words[2] in ("engine", "sampler")
+    return 0, words[0] in ("engine", "sampler")
+
+
+def link_mark(link: Link, pairs: Sequence[Pair]) -> list[str]:
+    """Said where this host's CPUs cannot carry a link's rate, as measured before it was shaped."""
+    slowest = min((pair.bits_per_s for pair in pairs if pair.bits_per_s is not None), default=None)
+    if slowest is None or slowest >= link.rate_bits_per_s:
+        return []
+    return [f"link {link}: this host carries {slowest / 1e9:.1f} Gbit/s"]
 
 
 def sync_bn_mark(traces: Sequence[RankTrace]) -> str | None:

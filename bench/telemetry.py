@@ -19,6 +19,8 @@ from bench.machine import own_python
 from bench.sampling import PERIOD_S, READINGS, Line, Watch
 from bench.series import Rows, TelemetrySummary, summarise
 
+__all__ = ["Recording", "Rows", "Telemetry", "no_rows", "read_lines", "write_parquet"]
+
 STOP_S = 3.0  # a sampler stuck in a driver is not waited for
 
 
@@ -121,7 +123,7 @@ def _last_line(path: Path) -> str:
 
 def read_lines(path: Path, node: int) -> tuple[Rows, dict[str, str]]:
     """Rows and reasons of a sampler's file; a file that is missing or cut short gives what there is."""
-    rows: Rows = {"time_s": [], "node": [], "subject": [], "measure": [], "value": []}
+    rows = no_rows()
     reasons: dict[str, str] = {}
     decoder = msgspec.json.Decoder(Line)
     try:
@@ -139,6 +141,11 @@ def read_lines(path: Path, node: int) -> tuple[Rows, dict[str, str]]:
             for column, cell in zip(rows.values(), row, strict=True):
                 column.append(cell)
     return rows, reasons
+
+
+def no_rows() -> Rows:
+    """The columns of telemetry, empty."""
+    return {"time_s": [], "node": [], "subject": [], "measure": [], "value": []}
 
 
 def write_parquet(path: Path, rows: Rows) -> None:

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from bench import binding, guard, plugins, progress, recipe
 from bench.build import Source, make_model, make_source, move
@@ -27,6 +28,7 @@ from bench.errors import BenchError
 from bench.loop import CpuClock, EventClock, Training, timed_steps
 from bench.memory import MemoryWindow
 from bench.place import Place, backend_for, find_place
+from bench.probes import network
 from bench.profiler import write_trace
 from bench.readback import Witness, after_window, effective
 from bench.records import PHASES, Cut, Effective, Launch, RankMemory, RankTrace, Samples
@@ -139,6 +141,11 @@ def _measure(
         "effective": facts,
         **_trace(window, place, source, facts),
     }
+    if launch.probe_network and place.world_size > 1 and _half_left(started, case.timeout_s, place):
+        keep(found)
+        beat[progress.STATE] = progress.NETWORK
+        began = time.perf_counter()
+        found |= {"network": network(place, facts), "network_s": time.perf_counter() - began}
     if launch.traces is not None and _half_left(started, case.timeout_s, place):
         keep(found)
         found["trace_s"] = _trace_steps(launch.traces, training, place, beat)
@@ -276,13 +283,24 @@ def _counts(window: _Window, source: Source, place: Place, facts: Effective) -> 
 
 
 def _join(launch: Launch, place: Place) -> None:
-    """Form the process group. One node talks over loopback; the time limit is the launch's own."""
-    if launch.case.nodes == 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    """Form the process group. One node talks over loopback; the time limit is the launch's own.
+
+    gloo would offer the address that the host's name stands for, which may be loopback: it is told the interface.
+    Ranks of several nodes meet in the study's store, under the launch's own name: it outlives every launch.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", launch.interface or "lo")
     backend = backend_for(launch, place.device)
     limit = timedelta(seconds=launch.case.timeout_s)
-    bound: dict[str, Any] = {"device_id": place.device} if backend in ("nccl", "xccl") else {}
-    dist.init_process_group(backend, timeout=limit, **bound)
+    how: dict[str, Any] = {"device_id": place.device} if backend in ("nccl", "xccl") else {}
+    if launch.store is not None:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+        how |= {
+            "store": PrefixStore(launch.launch, store),
+            "rank": place.rank,
+            "world_size": place.world_size,
+        }
+    dist.init_process_group(backend, timeout=limit, **how)
 
 
 def _barrier(place: Place) -> Callable[[], None]:

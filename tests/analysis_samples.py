@@ -4,20 +4,26 @@ from typing import Any
 
 import msgspec
 
+from bench import ring
 from bench.answers import (
     Analysis,
     Best,
     CellResult,
+    Cluster,
     Comparison,
     Curve,
+    Exchanged,
     Exclusion,
     Finding,
     Interval,
     Loss,
     MemoryRow,
+    Network,
     Point,
+    Traffic,
 )
 from bench.case import Case
+from bench.records import Member, Pair
 
 MIB = 2**20
 HOSTILE = "<script>alert('x')</script>\"&\x1b[31m\u202e$\\frac{1}{0}$\n" + "A" * 10_000
@@ -354,6 +360,91 @@ def gpus() -> Analysis:
     )
 
 
+def traffic(case: Case, share: float = 0.9, link_bits_per_s: float | None = 100e6, **fields: Any) -> Traffic:
+    """A cell whose larger all-reduces come near `share` of a link; small ones wait 1 ms."""
+    rate = share * (link_bits_per_s or 1e9) / 8
+    found = []
+    for size in (65_536, 1_048_576, 4_000_000, 8_388_608):
+        seconds = 0.001 + ring.ring_bytes(size, case.devices) / rate
+        bandwidths = (
+            ring.algbw_bytes_per_s(size, seconds),
+            ring.busbw_bytes_per_s(size, seconds, case.devices),
+        )
+        found.append((size, seconds, *bandwidths))
+    values: dict[str, Any] = {
+        "cell": case.id,
+        "nodes": case.nodes,
+        "ranks": case.devices,
+        "interfaces": dict.fromkeys(range(case.nodes), ("eth0",)),
+        "step_s": 0.4,
+        "sender": 1,
+        "sent_bytes": 1.05 * ring.ring_bytes(4_000_000, case.devices),
+        "ring_bytes": ring.ring_bytes(4_000_000, case.devices),
+        "link_bits_per_s": link_bits_per_s,
+        "link_source": f"link {case.link}" if case.link else "speed of eth0" if link_bits_per_s else None,
+        "exchanges": tuple(
+            Exchanged(bytes=size, seconds=seconds, launches=5, algbw_bytes_per_s=alg, busbw_bytes_per_s=bus)
+            for size, seconds, alg, bus in found
+        ),
+    }
+    return Traffic(**(values | fields))
+
+
+def members(count: int, name: str = "n") -> tuple[Member, ...]:
+    """So many nodes, of which the last says neither speed nor clock."""
+    return tuple(
+        Member(
+            node=node,
+            hostname=f"{name}{node}",
+            address=f"10.0.0.{node + 1}",
+            interface="eth0",
+            speed_mbit=None if node == count - 1 else 1000,
+            clock_ahead_s=None if node == count - 1 else 0.0 - 0.0021 * node,
+        )
+        for node in range(count)
+    )
+
+
+def network(*cells: Traffic, nodes: int = 2, name: str = "n", box: bool = False) -> Network:
+    """One study on so many nodes, of whose pairs the last failed."""
+    ends = [(first, second) for second in range(nodes) for first in range(second)]
+    some = [Pair(first=a, second=b, latency_s=5.2e-5, bits_per_s=941e6) for a, b in ends]
+    some[-1] = Pair(first=ends[-1][0], second=ends[-1][1], error="no route to host")
+    return Network(
+        clusters=(Cluster(study="nodes", nodes=members(nodes, name), pairs=tuple(some), box=box),),
+        cells=cells,
+    )
+
+
+def cluster() -> Analysis:
+    """Four nodes, of which cells took two or four; links of 100 Mbit/s, 1 Gbit/s, and one that is not known."""
+    single = Case(strategy="single")
+    cases = [
+        Case(strategy="ddp", nodes=nodes, link=link)
+        for nodes, link in ((2, "100mbit"), (2, "1gbit"), (4, None))
+    ]
+    links = [100e6, 1e9, None]
+    rates = [20.0, 38.0, 60.0]
+    return analysis(
+        study="nodes",
+        cells=(cell(single, 22.0), *(cell(case, rate) for case, rate in zip(cases, rates, strict=True))),
+        curves=(curve("ddp, weak", [cases[1], cases[2]], rates[1:], single),),
+        best_note="this sample names no best",
+        network=network(
+            *(traffic(case, link_bits_per_s=link) for case, link in zip(cases[:2], links, strict=False)),
+            traffic(cases[2], 0.4, None, sender=None, sent_bytes=None, interfaces={}),
+            nodes=4,
+        ),
+    )
+
+
+def many_nodes() -> Analysis:
+    """60 cells on two nodes each."""
+    cases = [Case(strategy="ddp", nodes=2, batch=16 + i) for i in range(60)]
+    cells = [traffic(case, 0.5 + 0.005 * i) for i, case in enumerate(cases)]
+    return analysis(cells=tuple(cell(case, 20.0) for case in cases), network=network(*cells))
+
+
 def hostile() -> Analysis:
     """Every name is hostile: markup, terminal codes, mathematics, direction marks, 10,000 letters."""
     good = study()
@@ -377,6 +468,9 @@ def hostile() -> Analysis:
         exclusions=(Exclusion(launch=HOSTILE, cell=HOSTILE, status="failed", reason=HOSTILE),),
         host={HOSTILE: HOSTILE},
         environment={HOSTILE: HOSTILE},
+        network=network(
+            traffic(case, cell=HOSTILE, link_source=HOSTILE, interfaces={0: (HOSTILE,)}), name=HOSTILE
+        ),
         command=("scalemark", HOSTILE),
         left_out=(HOSTILE,),
     )
@@ -412,6 +506,7 @@ SAMPLES = {
     "one-point": one_point,
     "quick": quick,
     "gpus": gpus,
+    "cluster": cluster,
     "hostile": hostile,
     "large": large,
 }

@@ -17,8 +17,12 @@ from bench.records import (
     PHASES,
     Cut,
     Effective,
+    Exchange,
     LaunchRecord,
+    Member,
+    Pair,
     RankMemory,
+    RankNetwork,
     RankSummary,
     Samples,
     StudyHeader,
@@ -211,8 +215,12 @@ def test_every_phase_is_explained(page):
     ("heading", "structs"),
     [
         ("## Memory of a rank", [RankMemory]),
-        ("## study.json", [StudyHeader]),
-        ("## launches.jsonl", [LaunchRecord, Window, Cut, RankSummary, Samples, Effective]),
+        ("## The network", [Pair]),
+        ("## study.json", [StudyHeader, Member]),
+        (
+            "## launches.jsonl",
+            [LaunchRecord, Window, Cut, RankSummary, RankNetwork, Exchange, Samples, Effective],
+        ),
     ],
 )
 def test_every_field_on_disk_is_explained(heading, structs):

@@ -19,6 +19,7 @@ from bench.findings import TABLE
 from bench.records import LaunchRecord
 from bench.summary import BUSY
 from bench.watch_checks import MISTAKES
+from tests import networks
 from tests.simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
 
 SINGLE = Case()
@@ -299,6 +300,73 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         "^watch sees: no optimizer stepped in 60 steps: nothing is learnt$",
     ),
     "not-run": ([SINGLE], {"change": lambda record: None}, "1 cell of the plan did not run"),
+    "link-saturated": (
+        [networks.ddp(link="100mbit")],
+        {
+            "header": networks.header(),
+            "step_s": lambda case: 0.4,
+            "change": networks.networked({4_000_000: 0.3506}),
+        },
+        r"^network-bound: 11\.4 MB/s is 91 % of 100 Mbit/s \(bus bandwidth of an all-reduce of 4\.00 MB; ddp on 2 nodes",
+    ),
+    "wrong-interface": (
+        [networks.ddp()],
+        {"header": networks.header(), "change": networks.networked(interfaces=("docker0",))},
+        r"^ranks of node 0 \(n0\) talked to other nodes over docker0, not eth0$",
+    ),
+    "ib-unused": (
+        [networks.ddp()],
+        {
+            "header": networks.header(
+                *(networks.member(i, host={"ports": [networks.PORT]}) for i in range(2))
+            ),
+            "change": networks.networked(),
+        },
+        r"^mlx5_0 port 1 is ACTIVE on every node, but the gradients of ddp on 2 nodes of 1 rank, .* went over TCP$",
+    ),
+    "interface-variables": (
+        [networks.ddp()],
+        {
+            "header": networks.header(
+                networks.member(0, host={"variables": {"GLOO_SOCKET_IFNAME": "eth"}}), networks.member(1)
+            )
+        },
+        r"^node 0 \(n0\): GLOO_SOCKET_IFNAME=eth: there is no interface eth here: gloo takes whole names",
+    ),
+    "nodes-differ": (
+        [networks.ddp()],
+        {"header": networks.header(networks.member(0), networks.member(1, host={"nccl": "2.27.5"}))},
+        r"^nodes differ in nccl None \| 2\.27\.5: each step waits for the slowest$",
+    ),
+    "slow-pair": (
+        [networks.ddp(3)],
+        {
+            "header": networks.header(
+                *map(networks.member, range(3)),
+                pairs=(*networks.pairs(2, bits_per_s=94e6), *networks.pairs(3)[1:]),
+            )
+        },
+        r"^between node 0 \(n0\) and node 1 \(n1\): 94 Mbit/s, 941 Mbit/s between the median pair$",
+    ),
+    "more-bytes-than-ring": (
+        [networks.ddp()],
+        {"header": networks.header(), "change": networks.networked(sent_bytes=9e6)},
+        r"^node 1 sent 9\.00 MB a step, 2\.2 times the 4\.00 MB of a ring all-reduce of the gradients \(ddp on 2",
+    ),
+    "hostname-loopback": (
+        [networks.ddp()],
+        {
+            "header": networks.header(
+                networks.member(0), networks.member(1, host={"hostname_address": "127.0.1.1"})
+            )
+        },
+        r"^the host name of node 1 \(n1\) resolves to 127\.0\.1\.1, which gloo would offer to the other nodes",
+    ),
+    "clocks-differ": (
+        [networks.ddp()],
+        {"header": networks.header(networks.member(0), networks.member(1, ahead_s=-2.5))},
+        r"^the clock of node 0 \(n0\) is 2\.50 s ahead of that of node 1 \(n1\)$",
+    ),
     "quick-study": ([SINGLE], {"quick": True}, "one launch a cell, so no intervals and no verdicts"),
 }
 
@@ -373,6 +441,16 @@ def test_each_finding_is_seen_where_its_cause_is(tmp_path: Path, code: str) -> N
     assert code in findings
     assert re.search(message, findings[code].message), findings[code].message
     assert len(findings[code].remedy) > 10
+
+
+def test_a_variable_that_bites_says_how(tmp_path: Path) -> None:
+    """Of two variables that are set the one that slows things says what it does; the other its value."""
+    environment = {"NCCL_BLOCKING_WAIT": "1", "NCCL_DEBUG": "WARN"}
+    change = {"change": lambda r: msgspec.structs.replace(r, environment=environment)}
+    assert found(tmp_path, [SINGLE], **change)["speed-variables"].evidence == {
+        "NCCL_BLOCKING_WAIT": "1: the host waits in every collective: nothing overlaps",
+        "NCCL_DEBUG": "WARN",
+    }
 
 
 def test_compilation_says_when_it_has_paid(tmp_path: Path) -> None:

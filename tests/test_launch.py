@@ -3,14 +3,15 @@
 from bench import launch as launching
 from bench.case import Case
 from bench.progress import BUILDING, COMPILING, FIELDS, MARKS, STATE, WINDOW, Motion
-from bench.records import Ended, Launch, Outcome
+from bench.records import Ended, Launch, Outcome, Part
 from tests.traces import trace
 
 LAUNCH = Launch(launch="x", case=Case(strategy="ddp", ranks=2), scratch="", logs="", conductor_pid=1)
 
 
 def judge(outcome, traces, processes=2, lost=None, kills=0, launch=LAUNCH):
-    return launching._judge(launch, outcome, tuple(traces), processes, lost, kills)
+    part = Part(outcome=outcome, traces=tuple(traces), lost=lost, oom_kills=kills)
+    return launching.judge(launch, [part], processes).failure
 
 
 def ended(rank, exitcode, died_ns=None, killed=False):
@@ -138,15 +139,15 @@ def test_a_missing_trace_is_a_failure():
 
 
 def test_scratch_of_dead_conductors_is_swept(tmp_path, monkeypatch):
-    """Folders of a conductor that is gone are removed; those of a living one stay."""
+    """Folders of a conductor that is gone are removed; those of a living one, or of another host or container, stay."""
     import os
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead, alive, other = (tmp_path / f"scalemark-{name}-x" for name in ("4194000", os.getpid(), "telemetry"))
-    for folder in (dead, alive, other):
+    owners = (launching._owner(4194000), launching._owner(os.getpid()), "4194000.elsewhere", "telemetry")
+    dead, alive, elsewhere, other = (tmp_path / f"scalemark-{name}-x" for name in owners)
+    for folder in (dead, alive, elsewhere, other):
         folder.mkdir()
     launching.sweep_scratch()
     assert not dead.exists()
-    assert alive.exists()
-    assert other.exists()
+    assert all(folder.exists() for folder in (alive, elsewhere, other))

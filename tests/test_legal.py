@@ -42,7 +42,9 @@ def reason(case, context=CPU):
         ),
         (Case(strategy="ddp", ranks=2, backend="nccl"), "backend nccl: not in this torch (has: gloo)"),
         (Case(strategy="single", backend="gloo"), "backend gloo: single has no process group"),
-        (Case(strategy="ddp", nodes=2), "several nodes are not supported"),
+        (Case(strategy="ddp", nodes=2), "2 nodes asked for, 1 to be had: run it with --nodes 2"),
+        (Case(strategy="dp", ranks=2, nodes=2), "dp runs on one node"),
+        (Case(strategy="ddp", link="1gbit"), "link 1gbit: one node has no link to others"),
         (Case(bucket_cap_mb=5.0), "bucket_cap_mb is DistributedDataParallel's: single has none"),
         (
             Case(strategy="dp", ranks=2, comm_hook="fp16"),
@@ -128,6 +130,31 @@ def test_what_one_model_brings_is_not_taken_for_that_of_the_next():
     context = legal.Context(host=cpu_host(), brought=legal.Brought(has_sample=True, tokens=True))
     assert legal.why_not(Case(model="resnet-small", data="photos"), context) is None
     assert "vit takes images" in legal.why_not(Case(model="vit", data="tokens"), context)
+
+
+def test_several_nodes_are_legal_where_they_are_to_be_had():
+    """As many as take part, and no more; a link between those of one box only, a delay only where it can be made."""
+    two, plain = Case(strategy="ddp", nodes=2), legal.Context(host=cpu_host(), nodes=2)
+    linked = msgspec.structs.replace(two, link="1gbit")
+    assert reason(two, plain) is None
+    assert "3 nodes asked for, 2 to be had" in reason(msgspec.structs.replace(two, nodes=3), plain)
+    assert "links are shaped between the nodes of one box" in reason(linked, plain)
+    box = legal.Context(host=cpu_host(), nodes=2, box=True, no_link=None, no_delay="no netem")
+    assert reason(linked, box) is None
+    assert reason(msgspec.structs.replace(linked, link="1gbit,0.2ms"), box) == "link 1gbit,0.2ms: no netem"
+
+
+def test_nodes_on_one_box_share_its_devices_and_cpus():
+    """Two nodes of two ranks need four devices on a box, and two on each of two machines; CPUs are not bound twice."""
+    case = Case(strategy="ddp", ranks=2, nodes=2)
+    assert reason(case, legal.Context(host=gpu_host(2), nodes=2)) is None
+    box = legal.Context(host=gpu_host(2), nodes=2, box=True)
+    assert "2 nodes of 2 on one box: 4 devices asked for, 2 to be had" in reason(case, box)
+    assert reason(case, msgspec.structs.replace(box, oversubscribe=True)) is None
+    bound = Case(strategy="ddp", nodes=2, cpu_binding="cores")
+    assert "would bind their ranks to the same CPUs" in reason(
+        bound, legal.Context(host=cpu_host(), nodes=2, box=True)
+    )
 
 
 def test_what_needs_cuda_is_legal_there():

@@ -28,6 +28,7 @@ from bench.machine import (
     Host,
     Link,
     Nic,
+    Port,
     comparable,
     fingerprint,
     slots,
@@ -374,6 +375,8 @@ def test_a_quiet_host_has_no_hints() -> None:
 
 
 NOTHING = {"devices": [], "accelerator": None}
+ETH0 = Nic(name="eth0", speed_mbit=1000, up=True, address="10.0.0.1", loopback=False)
+ACTIVE = Port(device="mlx5_0", port=1, state="4: ACTIVE")
 
 
 @pytest.mark.parametrize(
@@ -400,6 +403,17 @@ NOTHING = {"devices": [], "accelerator": None}
         ({"fd_soft": 1024}, "fd-limit"),
         ({"variables": {"OMP_NUM_THREADS": "8"}}, "variable-omp-num-threads"),
         ({"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}, "variable-cuda-launch-blocking"),
+        ({"variables": {"TORCH_NCCL_BLOCKING_WAIT": "True"}}, "variable-torch-nccl-blocking-wait"),
+        ({"variables": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}}, "variable-torch-nccl-async-error-handling"),
+        ({"variables": {"NCCL_SOCKET_IFNAME": "=lo"}}, "variable-nccl-socket-ifname"),
+        ({"variables": {"NCCL_PROTO": "Simple"}}, "variable-nccl-proto"),
+        ({"variables": {"NCCL_MAX_NCHANNELS": "2"}}, "variable-nccl-max-nchannels"),
+        ({"variables": {"NCCL_NET": "Socket"}, "ports": [ACTIVE]}, "variable-nccl-net"),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "=eth0"}, "nics": [ETH0]}, "variable-gloo-socket-ifname"),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "^docker"}, "nics": [ETH0]}, "variable-gloo-socket-ifname"),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "eth"}, "nics": [ETH0]}, "variable-gloo-socket-ifname"),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "eth0,eth9"}, "nics": [ETH0]}, "variable-gloo-socket-ifname"),
+        ({"variables": {"TP_SOCKET_IFNAME": "eth0"}}, "variable-tp-socket-ifname"),
         ({"clocksource": "hpet"}, "clock-slow"),
         ({"hostname_address": None}, "hostname-unresolved"),
         ({"hostname_address": "127.0.1.1"}, "hostname-loopback"),
@@ -420,8 +434,13 @@ def test_harmless_values_give_no_hint() -> None:
         "CUDA_LAUNCH_BLOCKING": "0",
         "NCCL_DEBUG": "WARN",
         "NCCL_P2P_DISABLE": "",
+        "NCCL_NET": "Socket",
+        "NCCL_SOCKET_IFNAME": "^lo",
+        "NCCL_BLOCKING_WAIT": "0",
+        "GLOO_SOCKET_IFNAME": "eth0",
     }
-    assert codes(host(variables=quiet, torch="2.10.0a0+git1", memory_limit_bytes=65 << 30)) == []
+    found = host(variables=quiet, torch="2.10.0a0+git1", memory_limit_bytes=65 << 30, nics=[ETH0])
+    assert codes(found) == []
 
 
 def test_the_remedy_for_file_limits_is_possible() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bench.answers import Comparison, Curve
+from bench.answers import Comparison, Curve, Network
 from bench.describe import loads
 from bench.evidence import Cell, Evidence
 
@@ -15,6 +15,7 @@ class Known:
     evidence: Evidence
     curves: tuple[Curve, ...]
     comparisons: tuple[Comparison, ...]
+    network: Network | None = None  # where there are several nodes
 
 
 @dataclass(frozen=True)

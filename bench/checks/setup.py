@@ -6,6 +6,7 @@ from typing import Any
 from bench.checks.seen import Known, Seen, count, processes, workers, worst
 from bench.curves import threads_differ
 from bench.describe import describe
+from bench.environment import biting
 from bench.evidence import SERIAL, Cell, Evidence
 from bench.failures import REMEDIES
 from bench.watch_checks import MODEL as WATCHED_MODEL
@@ -93,9 +94,14 @@ def speed_variables(known: Known) -> Iterator[Seen]:
     ]
     text = ", ".join(f"{name}={'|'.join(sorted(values[name]))}" for name in sorted(values))
     note = f"; not the same in every launch: {', '.join(sorted(changed))}" if changed else ""
-    yield Seen(
-        f"variables that change speed are set: {text}{note}", (), {n: "|".join(v) for n, v in values.items()}
-    )
+    bite = {name: f"{value}: {what}" for v in _each(values) for name, value, what, _ in biting(v)}
+    seen = {name: bite.get(name, "|".join(sorted(some))) for name, some in values.items()}
+    yield Seen(f"variables that change speed are set: {text}{note}", (), seen)
+
+
+def _each(values: dict[str, set[str]]) -> Iterator[dict[str, str]]:
+    """Every value of every variable, one at a time."""
+    return ({name: value} for name, some in values.items() for value in sorted(some))
 
 
 def mixed_hosts(known: Known) -> Iterator[Seen]:

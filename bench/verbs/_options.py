@@ -1,7 +1,7 @@
 """Options that several verbs share, and how their texts become values."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,19 +28,18 @@ Oversubscribe = Annotated[
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="10m", help="Time limit: 90s, 10m, 2h, or none.")
 ]
+Nodes = Annotated[
+    int, typer.Option("--nodes", min=1, help="Nodes; without --lead they are agents on this machine.")
+]
+Link = Annotated[
+    str | None,
+    typer.Option(
+        "--link", metavar="1gbit", help="As root, on one box: the link between nodes (100mbit,0.2ms)."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 DEFAULT_BUDGET = "10m"
-
-
-def refuse_launcher(environ: Mapping[str, str]) -> None:
-    """Raise UsageError where a launcher has started this process as one of its ranks: each would run the study."""
-    found = [f"{name}={environ[name]}" for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in environ]
-    if "RANK" in environ and "LOCAL_RANK" in environ:
-        raise UsageError(
-            f"{', '.join(found)} are set: a launcher such as torchrun has started this as one of its ranks, and"
-            " scalemark starts ranks itself: run it once, without a launcher, or unset them"
-        )
 
 
 def parse_devices(text: str | None) -> tuple[int, ...] | None:
@@ -53,7 +52,7 @@ def parse_devices(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(word) for word in words)
 
 
-def parse_budget(text: str | None) -> float | None:
+def parse_budget(text: str | None, option: str = "--budget") -> float | None:
     """`90s`, `10m`, `2h` in seconds; `none` is no limit. Raises UsageError for anything else."""
     text = (text or DEFAULT_BUDGET).strip().lower()
     if text == "none":
@@ -61,7 +60,7 @@ def parse_budget(text: str | None) -> float | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text)
     seconds = float(match[1]) * {"s": 1, "m": 60, "h": 3600, "": 1}[match[2]] if match else 0.0
     if seconds <= 0:
-        raise UsageError(f"--budget {text!r}: write a time such as 90s, 10m, 2h, or none")
+        raise UsageError(f"{option} {text!r}: write a time such as 90s, 10m, 2h, or none")
     return seconds
 
 

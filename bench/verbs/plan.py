@@ -17,13 +17,18 @@ def plan(
     devices: o.Devices = None,
     oversubscribe: o.Oversubscribe = False,
     budget: o.Budget = None,
+    nodes: o.Nodes = 1,
+    link: o.Link = None,
     json: o.Json = False,
 ) -> None:
     """Show the cells of a suite on this host, what is skipped and why, and the expected time."""
+    from bench.asked import Asked
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
 
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
+    asked = Asked(nodes=nodes, link=link)
+    asked.checked()
     check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for
     made = make_plan(
         suites,
@@ -33,6 +38,7 @@ def plan(
         oversubscribe=oversubscribe,
         devices=chosen,
         budget_s=budget_s,
+        team=asked.plan_nodes(),
     )
     if json:
         import msgspec

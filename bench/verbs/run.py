@@ -1,17 +1,20 @@
 """`scalemark run`: live progress, a line a result, then the findings and the command for the report."""
 
-import os
-import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.verbs import _nodes as n
 from bench.verbs import _options as o
+from bench.verbs._conclude import conclude
+from bench.verbs._elsewhere import new_study, run_words
 
 if TYPE_CHECKING:
+    from bench.asked import Asked
     from bench.machine import Host
+    from bench.netns import Box
+    from bench.nodes import Team
     from bench.plan import Plan
     from bench.store import Store
     from bench.study import Rules
@@ -42,40 +45,75 @@ def run(
         typer.Option("--trace", help="torch.profiler traces of a few steps after the window, a rank each."),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of launches.")] = 0,
+    nodes: n.Nodes = None,
+    node_rank: n.Rank = None,
+    lead: n.Lead = None,
+    hosts: n.Hosts = None,
+    hostfile: n.HostFile = None,
+    interface: n.Interface = None,
+    link: o.Link = None,
+    node_wait: n.Wait = "2m",
 ) -> None:
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
-    from bench.begin import check_resumed, header, prepare
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
     from bench.study import Rules
 
-    o.refuse_launcher(os.environ)
+    asked = n.asked(nodes, node_rank, lead, hosts, hostfile, interface, link, node_wait)
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
+    if asked.follows:
+        n.follow(asked, chosen)
     check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for
+    if asked.away:
+        words = run_words(
+            suites, sets=sets, ngpu=nproc or asked.slots, budget=budget, interface=interface, seed=seed,
+            oversubscribe=oversubscribe, quick=quick, resume=resume, fail_fast=fail_fast, trace=trace,
+        )  # fmt: skip
+        n.away(asked, words, _open(output, suites, resume))
     host = probe_host()
     plan = make_plan(
         suites,
         host,
         sets=sets or (),
-        nproc=nproc,
+        nproc=nproc or asked.slots,
         oversubscribe=oversubscribe,
         devices=chosen,
         budget_s=budget_s,
+        team=asked.plan_nodes(),
     )
     launches = {"min_launches": 1, "max_launches": 1} if quick else {}
     rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast, trace=trace, **launches)
     _refuse_empty(plan)
     store = _open(output, suites, resume)
     with store.lock():
-        before = store.header() if resume else None
-        if before is not None:
-            check_resumed(plan, before, store.root)
-        command = ("scalemark", *sys.argv[1:])
-        store.create(header(store.name, plan, host, rules, command, quick, before), resume=resume)
-        prepare(plan)
-        finished = _conduct(plan, store, host, rules)
-    code = _conclude(store)
+        finished = _begin(plan, store, host, rules, asked, suites, quick, resume)
+    code = conclude(store)
     raise typer.Exit(code if finished else 130)
+
+
+def _begin(
+    plan: "Plan", store: "Store", host: "Host", rules: "Rules", asked: "Asked", suites: list[str], quick: bool,
+    resume: bool,
+) -> bool:  # fmt: skip
+    """Bring the nodes together, write study.json, run; True if the study came to its end."""
+    from contextlib import ExitStack
+
+    from bench.begin import check_resumed, header, prepare
+
+    before = store.header() if resume else None
+    if before is not None:
+        check_resumed(plan, before, store.root)
+    prepare(plan)
+    with ExitStack() as stack:
+        team = box = None
+        if asked.nodes > 1:
+            from bench.leading import lead
+
+            team, box = stack.enter_context(lead(asked, plan, host, ["run", *suites], typer.echo))
+        command = ("scalemark", *sys.argv[1:])
+        head = header(store.name, plan, host, rules, command, quick, before, team, asked.box)
+        store.create(head, resume=resume)
+        return _conduct(plan, store, host, rules, team, box)
 
 
 def _refuse_empty(plan: "Plan") -> None:
@@ -94,17 +132,13 @@ def _refuse_empty(plan: "Plan") -> None:
 
 
 def _open(output: str | None, suites: list[str], resume: bool) -> "Store":
-    from bench.store import RESULTS, Store, resolve
+    from bench.store import Store, resolve
 
     if resume:
         return _stopped(output, tuple(suites))
     if output:
         return Store(resolve(output))
-    stem = "-".join(Path(name).stem for name in suites)[:60]
-    number = 1
-    while (RESULTS / f"{stem}-{number}").exists():
-        number += 1
-    return Store(RESULTS / f"{stem}-{number}")
+    return Store(new_study(suites))
 
 
 def _stopped(output: str | None, suites: tuple[str, ...]) -> "Store":
@@ -121,16 +155,9 @@ def _stopped(output: str | None, suites: tuple[str, ...]) -> "Store":
     return store
 
 
-def _resumed(store: "Store") -> list[str]:
-    """This command's words with --resume and the study's folder."""
-    words = list(sys.argv[1:])
-    if "--resume" not in words:
-        words.append("--resume")
-    named = any(word in ("-o", "--output") or word.startswith(("-o=", "--output=")) for word in words)
-    return words if named else [*words, "-o", str(store.root)]
-
-
-def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool:
+def _conduct(
+    plan: "Plan", store: "Store", host: "Host", rules: "Rules", team: "Team | None", box: "Box | None"
+) -> bool:
     """Run the study; True if it came to its end."""
     from bench.live import Live
     from bench.study import FailedFast, Interrupted, Study
@@ -139,35 +166,13 @@ def _conduct(plan: "Plan", store: "Store", host: "Host", rules: "Rules") -> bool
     typer.echo(f"study {store.root}: {plural(len(plan.runnable), 'cell')}")
     try:
         with Live() as live:
-            Study(plan, store, host, rules, live).run()
+            Study(plan, store, host, rules, live, team, box).run()
     except FailedFast:
         typer.echo("stopped at the first failure, as --fail-fast asks")
     except Interrupted:
-        typer.echo(
-            f"stopped; everything measured is kept. Go on with: scalemark {shlex.join(_resumed(store))}"
-        )
+        typer.echo(f"stopped; everything measured is kept. Go on with: scalemark {n.resumed(store)}")
         return False
     return True
-
-
-def _conclude(store: "Store") -> int:
-    """Print the table of results, the findings and the next command; return the exit code."""
-    from bench.analysis import analyse
-    from bench.console import results
-
-    analysis = analyse([store])
-    typer.echo(results(analysis))
-    typer.echo(f"report: scalemark report {shlex.quote(str(store.root))}")
-    traces = sorted(store.root.glob("traces/*/*.json.gz"))
-    if traces:
-        typer.echo(
-            f"traces: {store.root / 'traces'}: {len(traces)} files, for https://ui.perfetto.dev or chrome://tracing"
-        )
-    ran = [cell for cell in analysis.cells if cell.status != "skipped"]
-    good = [cell for cell in ran if cell.samples_per_s is not None]
-    if not good:
-        return 4
-    return 1 if any(cell.failed or cell.samples_per_s is None for cell in ran) else 0
 
 
 PLUGIN = run

@@ -59,10 +59,9 @@ def test_make_runs_a_suite_and_the_report(tmp_path, target):
     assert page.read_text().startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize("target", ["bench-multinode", "compare"])
-def test_a_target_whose_work_comes_later_says_so_and_fails(target):
+def test_a_target_whose_work_comes_later_says_so_and_fails():
     """Nothing pretends: the target names what is missing and make fails."""
-    done = subprocess.run(["make", target], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(["make", "compare"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert "not in this version" in done.stdout
 

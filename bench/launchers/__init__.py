@@ -1,0 +1,1 @@
+"""How the command comes to the nodes: one file a launcher. Each only starts `scalemark run` once a node."""

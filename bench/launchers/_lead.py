@@ -1,0 +1,86 @@
+"""Who leads: this machine, if it is the first host; else the first host. And by which address the others reach it."""
+
+import secrets
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from bench.allocation import FIRST_PORT, PORTS
+from bench.errors import UsageError
+from bench.launchers._hosts import Host
+from bench.launchers.ssh import client, label
+
+SSH_PORT = 22
+DISCARD = 9  # no packet is sent: connecting a datagram socket only chooses a route
+ASK_S = 30.0
+
+
+def is_here(host: Host) -> bool:
+    """Is this host the machine that this runs on? One behind a port of its own is not (a container, a tunnel)."""
+    if host.port not in (None, SSH_PORT):
+        return False
+    name = real_name(host)
+    return name in ("localhost", socket.gethostname()) or any(map(_can_bind, _addresses(name)))
+
+
+def lead_host(hosts: Sequence[Host]) -> str:
+    """The name or address of the first host for the others: where this is it, its address on the way to them."""
+    first, *others = hosts
+    if not is_here(first):
+        return real_name(first)
+    away = [host for host in others if not is_here(host)]
+    return _own_address(away[0]) if away else "127.0.0.1"
+
+
+def some_port() -> int:
+    """A port below those of outgoing connections, by chance: for a leader that is started elsewhere."""
+    return FIRST_PORT + secrets.randbelow(PORTS)
+
+
+def real_name(host: Host) -> str:
+    """The name behind an alias of the user's ssh configuration; the host's own where ssh does not say."""
+    try:
+        told = subprocess.run(
+            [*client(host)[:1], "-G", *client(host)[1:]],
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return host.name
+    found = [line.split(None, 1)[1] for line in told.stdout.splitlines() if line.startswith("hostname ")]
+    return found[0].strip() if found else host.name
+
+
+def _addresses(name: str) -> list[tuple[socket.AddressFamily, tuple]]:
+    try:
+        found = socket.getaddrinfo(name, DISCARD, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def _can_bind(found: tuple[socket.AddressFamily, tuple]) -> bool:
+    """Only a machine's own addresses can be bound."""
+    family, address = found
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.bind((address[0], 0, *address[2:]))
+    except OSError:
+        return False
+    return True
+
+
+def _own_address(other: Host) -> str:
+    """This machine's address on the way to another. Raises UsageError where there is no way."""
+    for family, address in _addresses(real_name(other)):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as one:
+                one.connect(address)
+                return str(one.getsockname()[0])
+        except OSError:
+            continue
+    raise UsageError(
+        f"{label(other)}: this machine finds no address or no way there; name its own by --lead HOST:PORT"
+    )

@@ -1,0 +1,156 @@
+"""Signed messages between the nodes of a study, over torch's TCPStore: one address, one port.
+
+The store has no authentication: whoever reaches the port can read and write keys. So every message carries an
+HMAC of the study's secret over its key and its bytes, and every key is used once. Values are cut in
+chunks (more than 8 MiB reset the connection), and the first chunk is written last: where it is, all are.
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from bench.errors import BenchError, UsageError
+
+CHUNK_BYTES = 4 << 20
+MAC_BYTES = 32
+COUNT_BYTES = 4
+LIMIT_S = 10.0  # of one request
+
+
+class WireLost(BenchError):
+    """The store does not answer any more, or its connection is closed."""
+
+
+class NotSigned(BenchError):
+    """A message that does not carry the HMAC of this study's secret."""
+
+
+class Wire:
+    """One client of the study's store. Not to be shared between threads: `again()` makes another."""
+
+    def __init__(self, store: Any, secret: bytes, host: str, port: int) -> None:
+        self._store, self._secret = store, secret
+        self.host, self.port = host, port
+        self.session = ""  # what every key starts with, once the leader has named it
+
+    def again(self, limit_s: float = LIMIT_S) -> "Wire":
+        """Another connection to the same store."""
+        other = join(self.host, self.port, self._secret, limit_s)
+        other.session = self.session
+        return other
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Write a message; nobody confirms it."""
+        key = self._full(key)
+        chunks = [payload[at : at + CHUNK_BYTES] for at in range(0, len(payload), CHUNK_BYTES)] or [b""]
+        with _told():
+            for number, chunk in enumerate(chunks[1:], start=1):
+                self._store.set(f"{key}#{number}", chunk)
+            head = self._mac(key, payload) + len(chunks).to_bytes(COUNT_BYTES, "big")
+            self._store.set(key, head + chunks[0])
+
+    def take(self, key: str) -> bytes:
+        """Read a message that is there, and remove it. Raises NotSigned."""
+        return self._read(self._full(key), keep=False)
+
+    def look(self, key: str) -> bytes | None:
+        """Read a message and leave it; None where there is none. Raises NotSigned."""
+        return self._read(self._full(key), keep=True) if self.there(key) else None
+
+    def _read(self, key: str, keep: bool) -> bytes:
+        with _told():
+            head = self._store.get(key)
+            count = int.from_bytes(head[MAC_BYTES : MAC_BYTES + COUNT_BYTES], "big")
+            more = range(1, count)  # not signed yet: no list as long as it says
+            parts = [
+                head[MAC_BYTES + COUNT_BYTES :],
+                *(self._store.get(f"{key}#{number}") for number in more),
+            ]
+            payload = b"".join(parts) if more else parts[0]
+            for name in () if keep else (key, *(f"{key}#{number}" for number in more)):
+                self._store.delete_key(name)
+        if not hmac.compare_digest(head[:MAC_BYTES], self._mac(key, payload)):
+            raise NotSigned(f"{key}: not signed with this study's secret")
+        return payload
+
+    def there(self, *keys: str) -> bool:
+        """Whether all of these messages have come."""
+        with _told():
+            return bool(self._store.check([self._full(key) for key in keys]))
+
+    def wait(self, keys: list[str], limit_s: float) -> bool:
+        """Wait until all of these messages have come, or the time is up."""
+        from torch.distributed import DistNetworkError, DistStoreError
+
+        try:
+            self._store.wait([self._full(key) for key in keys], timedelta(seconds=limit_s))
+        except DistNetworkError as error:
+            raise WireLost(str(error)) from None
+        except DistStoreError:
+            return False
+        return True
+
+    def count(self, key: str, more: int = 1) -> int:
+        """Add to a counter and return it; 0 reads it."""
+        with _told():
+            return int(self._store.add(self._full(key), more))
+
+    def _full(self, key: str) -> str:
+        return f"scalemark{key}" if key.startswith("/") else f"scalemark/{self.session}/{key}"
+
+    def _mac(self, key: str, payload: bytes) -> bytes:
+        mac = hmac.new(self._secret, key.encode() + b"\0", hashlib.sha256)
+        mac.update(payload)
+        return mac.digest()
+
+
+def host(address: str, port: int, secret: bytes, limit_s: float = LIMIT_S) -> Wire:
+    """Open the study's store on one address of this node; port 0 takes a free one. Raises UsageError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        listener = socket.create_server((address, port), family=family, backlog=1024)
+    except OSError as error:
+        raise UsageError(_no_port(address, port, error)) from None
+    port = listener.getsockname()[1]
+    store = _store(address, port, limit_s, is_master=True, master_listen_fd=listener.detach())
+    return Wire(store, secret, address, port)
+
+
+def join(address: str, port: int, secret: bytes, limit_s: float = LIMIT_S) -> Wire:
+    """Connect to a study's store. Raises WireLost where nobody answers within `limit_s`."""
+    with _told():
+        return Wire(_store(address, port, limit_s, is_master=False), secret, address, port)
+
+
+def _store(address: str, port: int, limit_s: float, **kind: Any) -> Any:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a wait that ends by its limit is no warning
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore(address, port, timeout=timedelta(seconds=limit_s), wait_for_workers=False, **kind)
+    store.set_timeout(timedelta(seconds=min(limit_s, LIMIT_S)))  # of a request, once there is a connection
+    return store
+
+
+def _no_port(address: str, port: int, error: OSError) -> str:
+    where = f"--lead {address}:{port}"
+    if error.errno == 99:
+        return f"{where}: this node has no address {address}: node 0 leads, at an address of its own"
+    if error.errno == 98:
+        return f"{where}: the port is in use: give another one, or stop the process that holds it (ss -tlnp)"
+    return f"{where}: {error.strerror or error}"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """torch's errors of a store as one of ours."""
+    try:
+        yield
+    except (WireLost, NotSigned, UsageError):
+        raise
+    except RuntimeError as error:  # DistNetworkError, DistStoreError
+        raise WireLost(str(error).splitlines()[0][:300]) from None
