@@ -93,7 +93,8 @@ class Follower:
         self._wire, self._me, self._host, self._say, self._devices = wire, me, host, say, devices
         self._sent = self._read = 0
         self._where = m.Where()
-        self._over, self._quiet = False, quiet
+        self._over: m.End | None = None
+        self._quiet = quiet
         self._gone: str | None = None
         self._ended = threading.Event()
         launching.sweep_scratch()
@@ -183,7 +184,7 @@ class Follower:
         ).start()
         try:
             self._introduce()
-            while not self._over:
+            while self._over is None:
                 self._do(self._next())
             self._wire.count(f"bye/{self._me.node}/{self._seat}")
         except WireLost as error:
@@ -198,6 +199,8 @@ class Follower:
             if self._responder is not None:
                 self._responder.close()
             self._folder.cleanup()
+        if self._over.why is not None:
+            raise UsageError(f"node {self._me.node}: {self._over.why}")
 
     def _leave(self, why: str) -> None:
         with suppress(WireLost):
@@ -205,9 +208,10 @@ class Follower:
             time.sleep(LAST_WORD_S)  # the store does not confirm; the process is about to end
 
     def _introduce(self) -> None:
-        self._send(m.Hello(hostname=self._me.hostname, pid=os.getpid(), versions=mine()))
+        hello = secrets.token_hex(8)
+        self._send(m.Hello(token=hello, hostname=self._me.hostname, pid=os.getpid(), versions=mine()))
         answer = self._next()  # a late one is looked at when the running block ends
-        if isinstance(answer, m.Welcome):
+        if isinstance(answer, m.Welcome) and answer.token == hello:
             for case in answer.cases:
                 prepare_case(case)
             token = secrets.token_bytes(16)
@@ -219,6 +223,10 @@ class Follower:
             self._say(f"node {self._me.node} follows {self._wire.host}:{self._wire.port}")
         elif isinstance(answer, m.Refused):
             raise Refused(f"node {self._me.node} was refused: {answer.why}")
+        elif isinstance(answer, m.Welcome):
+            raise Refused(
+                f"node {self._me.node}: the answer at {self._wire.host} is not to this node's question"
+            )
 
     def _do(self, message: m.Down) -> None:
         if isinstance(message, m.Refused):
@@ -226,7 +234,7 @@ class Follower:
         if isinstance(message, m.Measure):
             self._send(measured(message))
         elif isinstance(message, m.End):
-            self._over = True
+            self._over = message
         elif isinstance(message, m.Ping):
             self._send(m.Pong(monotonic_ns=time.monotonic_ns()))
         elif isinstance(message, m.Block):
@@ -296,7 +304,10 @@ class Follower:
             return True
         if not self._wire.there(self._next_key):
             return False
-        self._over = isinstance(self._next(), m.End)  # a Stop, else: nothing more comes while a launch runs
+        message = self._next()
+        self._over = (
+            message if isinstance(message, m.End) else None
+        )  # a Stop, else: nothing more comes meanwhile
         return True
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -59,12 +60,15 @@ def is_own(address: str) -> bool:
     return _plain(address).is_loopback or of_address(address) is not None
 
 
-def speed_mbit(name: str) -> int | None:
-    """The speed that the kernel gives for an interface; None where it gives none.
+def speed_mbit(name: str, classes: Path = Path("/sys/class/net")) -> int | None:
+    """The speed of an interface as the kernel gives it; None where it gives none, or makes one up.
 
-    A shaped link has the speed of its interface, not of its shape: 10000 for one of a network namespace.
+    It says 10000 of every one without hardware, its own or below it, such as a container's or a network namespace's.
     """
     state = psutil.net_if_stats().get(name)
+    folder = classes / name
+    if folder.exists() and not (folder / "device").exists() and not any(folder.glob("lower_*")):
+        return None
     return state.speed if state and 0 < state.speed != UNKNOWN_SPEED else None
 
 

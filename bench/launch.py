@@ -338,11 +338,23 @@ def _hang(launch: Launch, parts: Sequence[Part], processes: int) -> Verdict:
     ranks = [part.node * processes + r for part in late for r in range(len(part.outcome.states))]
     at = [state * 10**9 + mark for state, mark in zip(states, marks, strict=True)]
     if launch.case.nodes > 1 and set(states) == {progress.RENDEZVOUS} and not any(stopped):
-        met = f"{len(ranks)} of {launch.case.nodes * processes} ranks came within {launch.case.timeout_s:g} s"
-        return Verdict(reason="rendezvous", first_rank=None, detail=f"the ranks did not all meet: {met}")
+        return _never_met(launch, parts, len(ranks), processes)
     rank, why = stuck_rank(at, stopped, ranks)
     told = ", ".join(f"rank {r} in {progress.STATES[state]}" for r, state in zip(ranks, states, strict=True))
     return Verdict(reason="hang", first_rank=rank, detail=f"time limit reached: {why} ({told})")
+
+
+def _never_met(launch: Launch, parts: Sequence[Part], came: int, processes: int) -> Verdict:
+    """Ranks that waited for others to the time limit; the node that none came of is named where it is one."""
+    absent = [part for part in parts if not part.outcome.ranks and not part.traces]
+    text = f"{came} of {launch.case.nodes * processes} ranks came within {launch.case.timeout_s:g} s"
+    text += "".join(f", none of node {part.node} ({part.host})" for part in absent)
+    return Verdict(
+        reason="rendezvous",
+        first_rank=None,
+        first_node=absent[0].node if len(absent) == 1 else None,
+        detail=f"the ranks did not all meet: {text}",
+    )
 
 
 def _slow(case: Case, outcomes: Sequence[Outcome]) -> Verdict | None:

@@ -27,6 +27,7 @@ from bench.started import Followers, SshFollowers
 LOOPBACK = "127.0.0.1"
 HINTS = ("shm-small", "shm-full", "fd-limit", "memory-limit")  # that a launch may fail of
 CLOCK_S = 1.0
+JOIN_S = 60.0  # for a store whose port can be reached: many nodes may come at once
 SHARED_S = 5.0  # for a file to be seen on another node
 
 
@@ -35,7 +36,10 @@ def follow(asked: Asked, say: Callable[[str], None], devices: tuple[int, ...] | 
     address, port = parse_lead(asked.lead or "", port_needed=True)
     host = probe_host()
     reach(address, port, asked.wait_s, say)
-    link = wire.join(address, port, _secret(asked), asked.wait_s)
+    try:
+        link = wire.join(address, port, _secret(asked), min(max(3.0, asked.wait_s), JOIN_S))
+    except wire.WireLost as error:
+        raise UsageError(f"--lead {address}:{port}: {error}") from None
     name, own = _towards(address, port)
     if asked.interface is not None:
         name, own = asked.interface, _address_of(asked.interface, host)
@@ -77,6 +81,8 @@ def lead(
         at = at_address(address, store.port)
         started: Followers | SshFollowers = SshFollowers(say) if asked.hosts else Followers()
         stack.callback(started.end)
+        if asked.interface is not None:
+            _address_of(asked.interface, host)
         name = asked.interface or interfaces.of_address(address)
         me = _member(host, 0, address, name)
         cases = [cell.case for cell in plan.cells]

@@ -15,17 +15,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hello(Message, frozen=True):
-    """A follower's first word."""
+    """A follower's first word. `token` is new each time: only this study's leader can send it back, signed."""
 
     hostname: str
     pid: int
     versions: Versions
+    token: str = ""
 
 
 class Welcome(Message, frozen=True):
     """The leader's answer: what will run, so that the follower can look at its own code for it."""
 
     cases: tuple[Case, ...]
+    token: str = ""  # the Hello's
 
 
 class Refused(Message, frozen=True):
@@ -95,7 +97,9 @@ class Done(Message, frozen=True):
 
 
 class End(Message, frozen=True):
-    """The study is over."""
+    """The study is over; or it does not begin, and `why`."""
+
+    why: str | None = None
 
 
 class Left(Message, frozen=True):
@@ -117,7 +121,10 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader's first word, for whoever connects. Every later key starts with `nonce`: nothing can be replayed."""
+    """The leader's first word, for whoever connects. Every later key starts with `nonce`.
+
+    With the token of a Hello, which no earlier session had, nothing of one can be replayed to either side.
+    """
 
     nonce: str
     nodes: int

@@ -31,6 +31,7 @@ from bench.wire import LIMIT_S, Wire, WireLost
 GATHER_S = 120.0  # for all nodes to come
 BEAT_S = 0.5
 BYE_S = 3.0
+ENGINE_S = 30.0  # for another node's engine to stand
 LATE_S = 10.0  # for a node that comes late to make its data
 PINGS = 5
 LOOK_S = 0.5
@@ -69,10 +70,11 @@ class Team:
     def __enter__(self) -> "Team":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        why = f"the study does not start: {error}" if isinstance(error, UsageError) else None
         with suppress(WireLost):
             for seat in self._seats.values():
-                seat.send(m.End())
+                seat.send(m.End(why=why))
             deadline = time.monotonic() + BYE_S  # the store ends with this process: they have to have read it
             while time.monotonic() < deadline and not all(seat.gone() for seat in self._seats.values()):
                 time.sleep(0.02)
@@ -87,7 +89,10 @@ class Team:
     def members(self) -> tuple[Member, ...]:
         """Who is there, node 0 first."""
         found = [seat.member for seat in self._seats.values() if seat.member is not None]
-        return (self._me, *sorted(found, key=lambda member: member.node))
+        all_ = (self._me, *sorted(found, key=lambda member: member.node))
+        if self.box:  # the kernel makes one up for a network namespace
+            return tuple(msgspec.structs.replace(member, speed_mbit=None) for member in all_)
+        return all_
 
     @property
     def store(self) -> str:
@@ -182,7 +187,7 @@ class Team:
             self._refuse(seat, why)
             refuse(f"{seat.name}: {why}")
         elif isinstance(message, m.Hello):
-            seat.send(m.Welcome(cases=self._cases))
+            seat.send(m.Welcome(token=message.token, cases=self._cases))
         elif isinstance(message, m.Ready):
             self._new.remove(seat)
             seat.member, seat.versions = message.member, message.versions
@@ -218,10 +223,13 @@ class Team:
             self._admit(refuse=self._say)
 
     def block(self, number: int) -> None:
-        """A block begins: engines are made afresh, and clocks looked at."""
+        """A block begins: the other nodes make engines afresh."""
         self.look(force=True)
         for seat in list(self._seats.values()):
             seat.send(m.Block(number=number))
+
+    def clocks(self) -> None:
+        """Look at the other nodes' clocks, once their engines stand: whoever failed first is told by them."""
         for seat in list(self._seats.values()):
             seat.send(m.Ping())
             self._read_clock(seat)
@@ -233,7 +241,7 @@ class Team:
             if number:
                 seat.send(m.Ping())
             asked = time.monotonic_ns()
-            deadline = time.monotonic() + LIMIT_S
+            deadline = time.monotonic() + (LIMIT_S if number else ENGINE_S)
             message = None
             while seat.node in self._seats and not isinstance(message, m.Pong):
                 if time.monotonic() > deadline:

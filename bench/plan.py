@@ -233,7 +233,7 @@ def _notes(cells: Sequence[Cell], host: Host, team: Nodes) -> tuple[str, ...]:
     if device_kind(host) == "cpu":
         most = max((cell.case.devices if team.box else cell.case.ranks for cell in cells), default=1)
         notes.append(
-            f"no accelerator: every device slot is a CPU rank with gloo and one thread; {most} ranks on"
+            f"no accelerator: every device slot is a CPU rank with gloo and one thread; {most} {'rank' if most == 1 else 'ranks'} on"
             f" {host.cpus_usable} usable CPUs"
             + (" cannot scale beyond the CPUs" if most > host.cpus_usable else "")
         )

@@ -23,8 +23,10 @@ SHARE = 0.2  # of the time left, for the repeats of one size: larger sizes need 
 FLOAT_BYTES = 4
 
 
-def network(place: Place, facts: Effective, budget_s: float = BUDGET_S) -> RankNetwork:
+def network(place: Place, facts: Effective, budget_s: float | None = BUDGET_S) -> RankNetwork:
     """What this rank's connections went over, and its all-reduces. To be called by all ranks, after the window.
+
+    Without a budget, the same on every rank, there is no time for all-reduces.
 
     It is extra: what goes wrong with it is a warning and costs no finished window. The connection to the store
     counts as none: gradients do not pass through it.
@@ -33,7 +35,8 @@ def network(place: Place, facts: Effective, budget_s: float = BUDGET_S) -> RankN
 
     exchanges: tuple[Exchange, ...] = ()
     try:
-        exchanges = all_reduces(place, sizes(facts), budget_s)
+        if budget_s is not None:
+            exchanges = all_reduces(place, sizes(facts), budget_s)
     except Exception as error:  # noqa: BLE001 - whatever it is, the window is over
         warnings.warn(f"no all-reduce after the window: {type(error).__name__}: {error}", stacklevel=1)
     store = os.environ.get("MASTER_PORT")

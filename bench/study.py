@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,7 @@ from bench.case import Case
 from bench.environment import speed_variables
 from bench.estimate import BLOCK_S
 from bench.failures import HOPELESS
-from bench.launch import Engine, Progress, Result
+from bench.launch import Engine, EngineLost, Progress, Result
 from bench.machine import Host, device_kind, fingerprint, unwatched, watched_uuids
 from bench.netns import Box
 from bench.nodes import Team
@@ -192,10 +192,13 @@ class Study:
 
     def _block(self, block: int, cells: Sequence[Cell]) -> None:
         self._show.block(block, len(cells))
-        if self._team is not None and any(cell.case.nodes > 1 for cell in cells):
-            self._team.block(block)
         self._store.root.joinpath("logs").mkdir(exist_ok=True)
         with Engine(self._store.root / "logs" / f"engine-b{block:02d}.log") as engine:
+            if self._team is not None and any(cell.case.nodes > 1 for cell in cells):
+                self._team.block(block)
+                with suppress(EngineLost):  # all nodes at once; the first launch tells why, if it is needed then
+                    engine.ready()
+                self._team.clocks()
             for order, cell in enumerate(cells):
                 if not self._fits(cell.case):
                     continue

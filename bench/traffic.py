@@ -117,7 +117,7 @@ def _sent(
     """
     if header.box and cell.case.link is None:
         return None, None
-    chosen = {one.node: (one.interface,) for one in header.nodes if one.interface}
+    chosen = {one.node: (one.interface,) for one in header.nodes if one.interface not in (None, "lo")}
     means = {}
     for node, names in (chosen | used).items():
         per_s = [(sent_per_s(row, node, names), finite(row.step_s)) for row in cell.shown]

@@ -8,8 +8,12 @@ chunks (more than 8 MiB reset the connection), and the first chunk is written la
 import hashlib
 import hmac
 import os
+import queue
 import socket
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -124,7 +128,63 @@ def host(address: str, port: int, secret: bytes, limit_s: float = LIMIT_S) -> Wi
 def join(address: str, port: int, secret: bytes, limit_s: float = LIMIT_S) -> Wire:
     """Connect to a study's store. Raises WireLost where nobody answers within `limit_s`."""
     with _told():
-        return Wire(_store(address, port, limit_s, is_master=False), secret, address, port)
+        store = _within(limit_s, lambda: _store(address, port, limit_s, is_master=False))
+        return Wire(Limited(store), secret, address, port)
+
+
+def _within(limit_s: float, make: Callable[[], Any]) -> Any:
+    """What `make` returns. Raises WireLost where that takes too long: torch waits for a listener that says nothing."""
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="connect").start()
+    try:
+        return made.result(limit_s)
+    except TimeoutError:
+        raise WireLost(f"something answers there, but is no study's store (waited {limit_s:.0f} s)") from None
+
+
+class Limited:
+    """A store's client whose requests end: torch's own wait for ever once a cable is pulled or the leader is frozen.
+
+    They are made one at a time in a thread, which is given up with the first that has no answer in time.
+    """
+
+    def __init__(self, store: Any, limit_s: float = LIMIT_S) -> None:
+        self._store, self._limit_s = store, limit_s
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_answer, args=(self._asked,), daemon=True, name="store").start()
+        weakref.finalize(self, self._asked.put, None)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *words: self._ask(getattr(self._store, name), words, self._limit_s)
+
+    def wait(self, keys: list[str], limit: timedelta) -> None:
+        """Wait until all of them are there, or the time is up."""
+        self._ask(self._store.wait, (keys, limit), self._limit_s + limit.total_seconds())
+
+    def _ask(self, request: Callable[..., Any], words: tuple[Any, ...], limit_s: float) -> Any:
+        answer: Future[Any] = Future()
+        self._asked.put((answer, request, words))
+        try:
+            return answer.result(limit_s)
+        except TimeoutError:
+            raise WireLost(f"no answer for {limit_s:.0f} s") from None
+
+
+def _answer(asked: "queue.SimpleQueue[Any]") -> None:
+    while (one := asked.get()) is not None:
+        answer, request, words = one
+        try:
+            answer.set_result(request(*words))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            answer.set_exception(error)
+        del one, answer, request, words  # of a store that nobody else holds, nothing is kept
 
 
 def _store(address: str, port: int, limit_s: float, **kind: Any) -> Any:

@@ -28,7 +28,7 @@ from bench.errors import BenchError
 from bench.loop import CpuClock, EventClock, Training, timed_steps
 from bench.memory import MemoryWindow
 from bench.place import Place, backend_for, find_place
-from bench.probes import network
+from bench.probes import BUDGET_S, network
 from bench.profiler import write_trace
 from bench.readback import Witness, after_window, effective
 from bench.records import PHASES, Cut, Effective, Launch, RankMemory, RankTrace, Samples
@@ -37,6 +37,7 @@ from bench.steady import find_cut
 from bench.user import workload as build_workload
 
 TRACE_STEPS = 3
+NETWORK_S = 10.0  # of the time limit are left for all-reduces after the window
 
 
 def run_rank(encoded: bytes) -> None:
@@ -141,12 +142,13 @@ def _measure(
         "effective": facts,
         **_trace(window, place, source, facts),
     }
-    if launch.probe_network and place.world_size > 1 and _half_left(started, case.timeout_s, place):
+    if launch.probe_network and place.world_size > 1:
         keep(found)
         beat[progress.STATE] = progress.NETWORK
         began = time.perf_counter()
-        found |= {"network": network(place, facts), "network_s": time.perf_counter() - began}
-    if launch.traces is not None and _half_left(started, case.timeout_s, place):
+        budget_s = BUDGET_S if _left(started, case.timeout_s - NETWORK_S, place) else None
+        found |= {"network": network(place, facts, budget_s), "network_s": time.perf_counter() - began}
+    if launch.traces is not None and _left(started, case.timeout_s / 2, place):
         keep(found)
         found["trace_s"] = _trace_steps(launch.traces, training, place, beat)
     return found
@@ -170,10 +172,10 @@ def _compile(training: Training, place: Place, beat: MutableSequence[int]) -> fl
     return time.perf_counter() - began
 
 
-def _half_left(started: float, limit_s: float, place: Place) -> bool:
-    """Whether every rank has half of its time limit left: a trace must not cost a finished window."""
+def _left(started: float, until_s: float, place: Place) -> bool:
+    """Whether no rank has spent so much of its time: what is done after the window must not cost it."""
     spent_s = np.array([time.monotonic() - started])
-    return bool(_slowest(spent_s, place)[0] < limit_s / 2)
+    return bool(_slowest(spent_s, place)[0] < until_s)
 
 
 def _trace_steps(folder: str, training: Training, place: Place, beat: MutableSequence[int]) -> float:

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from bench import messages as m
 from bench.launch import Engine
+from bench.nodes import Team
 from bench.records import Member, Outcome, Part
 from bench.sameness import mine
 from bench.wire import NotSigned, Wire
@@ -122,6 +124,14 @@ def good_part(launch, node):
     ranks = launch.case.ranks
     traces = (trace(launch.node * ranks + r, local_rank=r, node=launch.node) for r in range(ranks))
     return Part(node=launch.node, host=f"n{node}", traces=tuple(traces))
+
+
+@contextmanager
+def leading(count, limit_s=5.0, watch=lambda: None):
+    """A Team of so many nodes in memory, and what it has said."""
+    said = []
+    with Team(wire(Store()), member(0), mine(), count, said.append, watch, limit_s) as team:
+        yield team, said
 
 
 class StandInEngine(Engine):

@@ -187,3 +187,13 @@ def test_speed_is_what_the_kernel_gives(monkeypatch):
     states = {name: SimpleNamespace(speed=speed) for name, speed in speeds.items()}
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
     assert [speed_mbit(name) for name in (*speeds, "none")] == [25000, None, None, None]
+
+
+def test_a_speed_without_hardware_is_none(tmp_path, monkeypatch):
+    """The kernel makes one up for a container's interface; that of a bond or a VLAN is of the cards below it."""
+    for path in ("eth0/device", "bond0/lower_eth0", "veth0"):
+        (tmp_path / path).mkdir(parents=True)
+    states = {path.name: SimpleNamespace(speed=10000) for path in tmp_path.iterdir()}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    found = {name: speed_mbit(name, tmp_path) for name in states}
+    assert found == {"eth0": 10000, "bond0": 10000, "veth0": None}

@@ -151,3 +151,52 @@ def test_scratch_of_dead_conductors_is_swept(tmp_path, monkeypatch):
     launching.sweep_scratch()
     assert not dead.exists()
     assert all(folder.exists() for folder in (alive, elsewhere, other))
+
+
+TWO = Launch(
+    launch="x", case=Case(strategy="ddp", ranks=1, nodes=2, timeout_s=9), scratch="", logs="", conductor_pid=1
+)
+
+
+def of_nodes(*parts, away=None):
+    return launching.judge(TWO, parts, 1, away).failure
+
+
+def closed(rank):
+    """What a rank says whose peer is gone."""
+    return trace(
+        rank=rank, local_rank=0, status="failed", error_type="DistBackendError", error="Connection closed by peer", failed_ns=9
+    )  # fmt: skip
+
+
+def test_ranks_that_never_met_name_the_node_that_none_came_of():
+    """All that came wait in the rendezvous at the time limit: that is its class, and the absent node is named."""
+    from bench.progress import RENDEZVOUS
+
+    waiting = Outcome(
+        ranks=(ended(0, -9, killed=True),), timed_out=True, states=(RENDEZVOUS,), marks_passed=(0,), stopped=(False,),
+        still_s=(9.0,), longest_s=(0.1,),
+    )  # fmt: skip
+    found = of_nodes(Part(node=0, host="a", outcome=waiting), Part(node=1, host="b", stopped=True))
+    assert (found.reason, found.first_rank, found.first_node) == ("rendezvous", None, 1)
+    assert found.detail == "the ranks did not all meet: 1 of 2 ranks came within 9 s, none of node 1 (b)"
+
+
+def test_a_lost_engine_outranks_what_its_peers_say():
+    """The engine of node 1 died: the closed connection that rank 0 saw is no cause of its own."""
+    victim = Part(node=0, host="a", outcome=Outcome(ranks=(ended(0, 1, 9),)), traces=(closed(0),))
+    found = of_nodes(victim, Part(node=1, host="b", lost="the engine died"))
+    assert (found.reason, found.first_node) == ("engine_lost", 1)
+    assert found.detail == "node 1 (b): the engine died"
+
+
+def test_a_rank_that_failed_by_itself_outranks_a_lost_node():
+    """Node 2 went silent after rank 1 had raised: the exception is what came first."""
+    raised = trace(
+        rank=1, local_rank=0, status="failed", error_type="ValueError", error="planted", failed_ns=5
+    )
+    away = launching.Verdict(reason="node_lost", first_rank=None, first_node=1, detail="no sign of life")
+    failed = Part(node=1, host="b", outcome=Outcome(ranks=(ended(0, 1, 5),)), traces=(raised,))
+    assert of_nodes(failed, away=away).reason == "exception"
+    victim = Part(node=0, host="a", outcome=Outcome(ranks=(ended(0, 1, 9),)), traces=(closed(0),))
+    assert of_nodes(victim, away=away) == away

@@ -69,7 +69,8 @@ def test_places_of_a_launch_become_nodes_of_the_study():
 
 
 @pytest.mark.parametrize(
-    ("first_rank", "first_node", "named"), [(3, None, 5), (1, None, 0), (None, 1, 5), (None, None, None), (1, 1, 5)]
+    ("first_rank", "first_node", "named"),
+    [(3, None, 5), (1, None, 0), (None, 1, 5), (None, None, None), (1, 1, 5)],
 )
 def test_a_failure_names_the_node_of_its_rank(first_rank, first_node, named):
     """The node that was lost; else that of the rank that failed first; else nobody."""

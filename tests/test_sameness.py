@@ -6,7 +6,9 @@ from bench import sameness
 from bench.case import Case
 from bench.sameness import Versions, differences
 
-OURS = Versions(scalemark="1.2", source="aa", schema=1, python="3.11", torch="2.13.0", code={"mine:build": "c0"})
+OURS = Versions(
+    scalemark="1.2", source="aa", schema=1, python="3.11", torch="2.13.0", code={"mine:build": "c0"}
+)
 
 
 def other(**fields):

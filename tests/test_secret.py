@@ -38,7 +38,9 @@ def test_the_node_that_leads_makes_one_that_stays():
 
 def test_a_node_without_one_says_where_it_could_be():
     """Nothing is made for a follower: it would be another one."""
-    with pytest.raises(UsageError, match=r"no study secret on this node: .*/scalemark/secret is missing: copy node 0"):
+    with pytest.raises(
+        UsageError, match=r"no study secret on this node: .*/scalemark/secret is missing: copy node 0"
+    ):
         secret.find()
     assert not secret.default_path().exists()
 

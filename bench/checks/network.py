@@ -14,6 +14,7 @@ from bench.traffic import sent_per_s
 FULL = 0.8  # of a link: TCP's own bytes leave some 95 % of it
 WORTH = 0.10  # of a step: an exchange that could be shorter than that bounds nothing
 FAR_MORE = 1.5  # times the ring bound
+LITTLE_BYTES = 1e6  # of gradients: beside so few, headers and barriers are a large part
 LITTLE = 0.10  # of the ring bound: a port that carried less does not carry the gradients
 
 
@@ -60,7 +61,7 @@ def more_bytes_than_ring(known: Known) -> Iterator[Seen]:
     found = []
     for traffic in _cells(known):
         sent, least = traffic.sent_bytes, traffic.ring_bytes
-        if sent and least and sent > FAR_MORE * least:
+        if sent and least and least > LITTLE_BYTES and sent > FAR_MORE * least:
             texts = [format_value("sent_bytes", value) for value in (sent, least)]
             message = (
                 f"node {traffic.sender} sent {texts[0]} a step, {sent / least:.1f} times the {texts[1]} of a ring "

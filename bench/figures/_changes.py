@@ -34,7 +34,7 @@ SHAPES = {"faster": "^", "slower": "v", "equivalent": "s", "small change": "D"}
 def draw(rows: list[Row], canvas: "Canvas") -> None:
     """A line a comparison under its factor, the margin as a band around 0 %, the verdict at the right."""
     lines = _lines(rows)
-    left = max(150, int(label_width([text for _, text, _ in lines]) * 0.92))
+    left = max(150, int(label_width([text for name, context, _ in lines for text in (name, context)]) * 0.92))
     above = left > LONG
     left = 12 if above else left
     axes = place(canvas, WIDE, (ROW + 8 * above) * len(lines) + 50, left=left, right=RIGHT, top=4, bottom=42)

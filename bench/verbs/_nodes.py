@@ -85,6 +85,13 @@ def _hosts(text: str | None, file: Path | None) -> tuple:
     return parse_hosts(text) if text else read_hosts(file) if file else ()
 
 
+def narrow(ranks: int) -> str | None:
+    """One line where Slurm lets this task use fewer devices than `ranks`; else None."""
+    from bench import allocation
+
+    return allocation.narrow(os.environ, ranks)
+
+
 def follow(one: "Asked", devices: tuple[int, ...] | None) -> None:
     """This node follows another one; its exit code: 0 at the study's end, 1 if the leader was lost, 130 after a signal."""
     from bench.follower import LeaderLost

@@ -70,6 +70,8 @@ def run(
             oversubscribe=oversubscribe, quick=quick, resume=resume, fail_fast=fail_fast, trace=trace,
         )  # fmt: skip
         n.away(asked, words, _open(output, suites, resume))
+    if nproc and (narrow := n.narrow(nproc)):
+        typer.echo(f"note: {narrow}")
     host = probe_host()
     plan = make_plan(
         suites,

@@ -93,19 +93,25 @@ def test_a_host_name_that_stands_for_loopback_is_told_and_does_no_harm(trained):
     assert "set GLOO_SOCKET_IFNAME=eth0" in out
 
 
-SLEEPY = FAULTY + """
+SLEEPY = (
+    FAULTY
+    + """
 steps = 12
 [case.model_args]
 sleep_s = 0.3
 [matrix]
 nodes = [1, 2]
 """
-LOST = SLEEPY + """
+)
+LOST = (
+    SLEEPY
+    + """
 batch = [4, 5]
 [[exclude]]
 nodes = 1
 batch = 5
 """
+)
 
 
 @pytest.fixture
@@ -116,22 +122,62 @@ def hand(cluster, tmp_path):
     made.close()
 
 
-def test_machines_that_are_lost_cost_their_launches_and_resume_finishes(cluster, hand):
-    """A node killed, then another one cut off: node_lost with its name; other nodes go on; whoever is cut off ends."""
+def test_machines_that_are_lost_cost_their_launch_and_resume_runs_it_again(cluster, hand):
+    """One killed, then one cut off: node_lost with its name, the rest goes on, what is cut off ends by itself."""
     hand.write(LOST, count=3)
-    leader, first, second = hand.start_all(count=3)
+    leader, _, second = hand.start_all(count=3)
     hand.stepping(1)
     cluster.kill("n1")
     hand.stepping(2)  # in the place of node 1
     cluster.cut("n2")
     assert leader.wait(timeout=120) == 1, hand.out(0)
-    assert second.wait(timeout=30) == 1, hand.out(2)
-    assert "the leader at n0:29400 is lost: no sign of life for 10 s" in hand.out(2)
+    assert second.wait(timeout=60) == 1, hand.out(2)
+    assert "node 2: the leader at n0:29400 is lost: no answer for 10 s" in hand.out(2)
     lost = [record for record in hand.records() if record.requested.nodes == 2]
     assert [(record.reason, record.first_node) for record in lost] == [("node_lost", 1), ("node_lost", 2)]
-    assert [record.detail.partition(":")[0] for record in lost] == ["node 1 (n1)", "node 2 (n2)"]
+    assert [record.detail for record in lost] == [
+        f"node {n} (n{n}): no sign of life for 10 s" for n in (1, 2)
+    ]
     assert all(record.wall_s < record.requested.timeout_s for record in lost)
-    assert [r.status for r in hand.records() if r.requested.nodes == 1] == ["ok"]
-    assert not any("Traceback" in hand.out(node) for node in (0, 1, 2))
+    assert [record.status for record in hand.records() if record.requested.nodes == 1] == ["ok"]
     hand.nothing_left(0, 2)
     assert hand.temporary(2) == []
+
+    cluster.restart("n1")
+    cluster.mend("n2")
+    assert [one.wait(timeout=120) for one in hand.start_all("--resume", count=3)] == [0, 0, 0], hand.out(0)
+    again = [record for record in hand.records() if record.requested.nodes == 2][2:]
+    assert [(record.status, record.launch[-3:]) for record in again] == [("ok", "-r1")] * 2
+    assert not any("Traceback" in hand.out(node) for node in range(3))
+    hand.nothing_left(0, 1, 2)
+
+
+@pytest.mark.cluster_long
+def test_nodes_that_a_cell_does_not_need_wait(hand):
+    """1, 2 and 4 of four nodes in one study: the first ones run, the others wait and run later cells."""
+    hand.write(FAULTY + "steps = 20\n[matrix]\nnodes = [1, 2, 4]\n", count=4)
+    assert [one.wait(timeout=200) for one in hand.start_all(count=4)] == [0] * 4, hand.out(0)
+    hosts = {record.requested.nodes: [rank.host for rank in record.ranks] for record in hand.records()}
+    assert hosts == {1: ["n0"], 2: ["n0", "n1"], 4: ["n0", "n1", "n2", "n3"]}
+    pairs = [(pair.first, pair.second) for pair in hand.header().pairs]
+    assert sorted(pairs) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    hand.nothing_left(0, 1, 2, 3)
+
+
+@pytest.mark.cluster_long
+@pytest.mark.parametrize("lost", ["killed", "cut off"])
+def test_followers_end_when_the_leader_is_lost(cluster, hand, lost):
+    """In the middle of a launch: each says so in one line, ends with 1, and leaves nothing."""
+    hand.write(SLEEPY, count=3)
+    _, *followers = hand.start_all("--seed", "0", count=3)
+    hand.stepping(1)
+    if lost == "killed":
+        cluster.kill("n0")
+    else:
+        cluster.cut("n0")
+    assert [one.wait(timeout=60) for one in followers] == [1, 1], hand.out(1) + hand.out(2)
+    for node in (1, 2):
+        assert f"node {node}: the leader at n0:29400 is lost: " in hand.out(node)
+        assert "Traceback" not in hand.out(node)
+        assert hand.temporary(node) == []
+    hand.nothing_left(1, 2)
