@@ -35,7 +35,6 @@ LOOK_S = 2.0
 ANSWER_S = 60.0
 LOG_BYTES = 256 << 10  # of each rank's log, the end
 TRACE_BYTES = 64 << 20
-LAST_WORD_S = 0.3
 
 
 class Refused(UsageError):
@@ -186,7 +185,7 @@ class Follower:
             self._introduce()
             while self._over is None:
                 self._do(self._next())
-            self._wire.count(f"bye/{self._me.node}/{self._seat}")
+            self._bye()
         except WireLost as error:
             raise LeaderLost(str(error)) from None
         except (KeyboardInterrupt, BenchError) as error:
@@ -202,10 +201,14 @@ class Follower:
         if self._over.why is not None:
             raise UsageError(f"node {self._me.node}: {self._over.why}")
 
+    def _bye(self) -> None:
+        """The store has all that was sent: it confirms this, and what came before by the same connection."""
+        self._wire.count(f"bye/{self._me.node}/{self._seat}")
+
     def _leave(self, why: str) -> None:
         with suppress(WireLost):
             self._send(m.Left(why=why))
-            time.sleep(LAST_WORD_S)  # the store does not confirm; the process is about to end
+            self._bye()
 
     def _introduce(self) -> None:
         hello = secrets.token_hex(8)
@@ -240,11 +243,16 @@ class Follower:
         elif isinstance(message, m.Block):
             self._engine.kill()
             self._engine = Engine(self._log(message.number))
-            with suppress(EngineLost):  # the launch that needs it starts it again, and tells
-                self._engine.ready()
+            self._stand()
         elif isinstance(message, m.Run):
             self._send(m.Done(launch=message.launch.launch, part=self._part(message.launch)))
             self._where = m.Where()
+            self._stand()
+
+    def _stand(self) -> None:
+        """The engine stands before the leader hears of this node again."""
+        with suppress(EngineLost):  # the launch that needs it starts it again, and tells
+            self._engine.ready()
 
     def _part(self, launch: Launch) -> Part:
         """What came of a launch here, a disk that is full included."""

@@ -131,11 +131,11 @@ def _own_address(asked: Asked, box: Box | None, host: Host) -> tuple[str, int]:
     if box is not None:
         return box.address(0), 0
     if asked.hosts:
-        return _resolved(lead_host(asked.hosts), host), 0
+        return _resolved(lead_host(asked.hosts), host, asked.interface), 0
     if asked.lead is None:
         return LOOPBACK, 0
     name, port = parse_lead(asked.lead)
-    return _resolved(name, host), port
+    return _resolved(name, host, asked.interface), port
 
 
 def _secret(asked: Asked) -> bytes:
@@ -148,7 +148,7 @@ def _secret(asked: Asked) -> bytes:
     return secret.find(make=not asked.follows, of_job=of_job, wait_s=SHARED_S if asked.follows else 0.0)
 
 
-def _resolved(name: str, host: Host) -> str:
+def _resolved(name: str, host: Host, interface: str | None = None) -> str:
     """The address of this node that a name stands for. Raises UsageError."""
     found = interfaces.resolve(name)
     if not found:
@@ -161,7 +161,25 @@ def _resolved(name: str, host: Host) -> str:
         raise UsageError(
             f"--lead {name} is {found[0]}, which is no address of this node ({here}): node 0 leads at its own"
         )
-    return own[0]
+    reached = [address for address in own if not ipaddress.ip_address(address).is_loopback]
+    return reached[0] if reached else _behind_loopback(name, own[0], host, interface)
+
+
+def _behind_loopback(name: str, address: str, host: Host, interface: str | None) -> str:
+    """What the other nodes mean by a name that stands for loopback here, as Debian has it of a host's own name."""
+    if name in (address, "localhost"):
+        return address
+    if interface is not None:
+        return _address_of(interface, host)
+    nics = [nic for nic in host.nics if nic.up and nic.address and not nic.loopback]
+    nics = [nic for nic in nics if nic.kind != "virtual"] or nics
+    if len(nics) != 1:
+        here = ", ".join(f"{nic.name} {nic.address}" for nic in nics) or "none is up"
+        raise UsageError(
+            f"--lead {name} is {address} on this node, which no other one reaches: give one of its addresses ({here}),"
+            " or --interface, or mend /etc/hosts"
+        )
+    return str(nics[0].address)
 
 
 def _address_of(interface: str, host: Host) -> str:

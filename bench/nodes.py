@@ -17,7 +17,7 @@ from bench import messages as m
 from bench.case import Case
 from bench.errors import BenchError, UsageError
 from bench.joint import Joint, dealt
-from bench.launch import Engine, Progress, Result, collect, judge
+from bench.launch import Engine, EngineLost, Progress, Result, collect, judge
 from bench.machine import Host
 from bench.netcheck import Responder
 from bench.pairs import Pairs, unreached
@@ -58,6 +58,8 @@ class Team:
         self._lost: dict[int, str] = {}
         self._tried: dict[int, int] = {}  # seats looked at, by node
         self._new: list[Seat] = []
+        self._refused: list[Seat] = []
+        self._fallen: set[int] = set()  # nodes whose engine the last launch cost
         self._cases: tuple[Case, ...] = ()
         self._looked_s = 0.0
         self.pairs: tuple[Pair, ...] = ()
@@ -75,8 +77,9 @@ class Team:
         with suppress(WireLost):
             for seat in self._seats.values():
                 seat.send(m.End(why=why))
+            told = [*self._seats.values(), *self._refused]
             deadline = time.monotonic() + BYE_S  # the store ends with this process: they have to have read it
-            while time.monotonic() < deadline and not all(seat.gone() for seat in self._seats.values()):
+            while time.monotonic() < deadline and not all(seat.gone() for seat in told):
                 time.sleep(0.02)
         self._ended.set()
 
@@ -205,11 +208,12 @@ class Team:
 
     def _refuse(self, seat: Seat, why: str) -> None:
         self._new.remove(seat)
+        self._refused.append(seat)
         seat.send(m.Refused(why=why))
 
     def _stop_all(self, why: str) -> None:
-        for seat in self._new:
-            seat.send(m.Refused(why="the study does not start: another node does not fit"))
+        for seat in list(self._new):
+            self._refuse(seat, "the study does not start: another node does not fit")
         raise UsageError(why)
 
     # -- while the study runs ---------------------------------------------------------------------
@@ -286,16 +290,29 @@ class Team:
     ) -> tuple[Result, list[Part]]:
         """Run a launch on as many nodes as it asks for. The other nodes' parts come with the result."""
         nodes = self.alive[: launch.case.nodes]
-        shared = Joint(self, launch, [self._seats[node] for node in nodes[1:]], show)
+        seats = [self._seats[node] for node in nodes[1:]]
+        self._stand(engine, seats)
+        shared = Joint(self, launch, seats, show)
         try:
             own = collect(engine, dealt(launch, 0, self.box), processes, shared.show, pids, shared.halt)
         except KeyboardInterrupt:
             shared.stop()
             raise
         parts = [own, *shared.finish(own)]
+        self._fallen |= {nodes[part.node] for part in parts if part.lost or part.stopped}
         result = judge(launch, parts, processes, shared.away())
         others = [msgspec.structs.replace(part, node=nodes[part.node]) for part in parts if part.node != 0]
         return with_nodes(result, nodes, processes), others
+
+    def _stand(self, engine: Engine, seats: Iterable[Seat]) -> None:
+        """Engines that the last launch cost stand again, so that the time limits of all nodes begin together."""
+        with suppress(EngineLost):  # the launch tries again, and tells
+            engine.ready()
+        for seat in seats:
+            if seat.node in self._fallen:
+                self._fallen.discard(seat.node)
+                seat.send(m.Ping())
+                self._read_clock(seat)
 
 
 def member(host: Host, node: int, address: str | None, interface: str | None, speed_mbit: int | None,

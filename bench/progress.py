@@ -48,8 +48,9 @@ class Motion:
         for rank in range(self._ranks):
             at = self._at(rank)
             if at != self._seen[rank]:
+                if self._seen[rank][0] != RENDEZVOUS:  # where it waits for another node to come, however slow
+                    self._longest_s[rank] = max(self._longest_s[rank], now_s - self._moved_s[rank])
                 self._seen[rank] = at
-                self._longest_s[rank] = max(self._longest_s[rank], now_s - self._moved_s[rank])
                 self._moved_s[rank] = now_s
         if self._window_s is None and all(state == WINDOW for state, _ in self._seen):
             self._window_s = now_s
@@ -59,7 +60,7 @@ class Motion:
         return tuple(now_s - moved for moved in self._moved_s)
 
     def longest_s(self) -> tuple[float, ...]:
-        """The longest that each rank has stood still and moved again, in seconds."""
+        """The longest that each rank has stood still and moved again, in seconds; waiting for other nodes apart."""
         return tuple(self._longest_s)
 
     def in_window_s(self, now_s: float) -> float | None:

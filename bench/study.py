@@ -196,7 +196,7 @@ class Study:
         with Engine(self._store.root / "logs" / f"engine-b{block:02d}.log") as engine:
             if self._team is not None and any(cell.case.nodes > 1 for cell in cells):
                 self._team.block(block)
-                with suppress(EngineLost):  # all nodes at once; the first launch tells why, if it is needed then
+                with suppress(EngineLost):  # the first launch tells why
                     engine.ready()
                 self._team.clocks()
             for order, cell in enumerate(cells):

@@ -2,7 +2,7 @@
 
 from bench import launch as launching
 from bench.case import Case
-from bench.progress import BUILDING, COMPILING, FIELDS, MARKS, STATE, WINDOW, Motion
+from bench.progress import BUILDING, COMPILING, FIELDS, MARKS, RENDEZVOUS, STATE, WINDOW, Motion
 from bench.records import Ended, Launch, Outcome, Part
 from tests.traces import trace
 
@@ -113,6 +113,17 @@ def test_motion_is_what_changes_between_looks():
     assert motion.longest_s() == (5.0, 7.0)
     assert motion.in_window_s(13.0) == 10.0
     assert Motion(beats, 2, now_s=0.0).in_window_s(1.0) is None
+
+
+def test_waiting_for_another_node_is_no_pace():
+    """A rank that met the others after 7 s, and then passed a mark a second, is judged by the second."""
+    beats = [0] * FIELDS
+    beats[STATE] = RENDEZVOUS
+    motion = Motion(beats, 1, now_s=0.0)
+    for now_s, state in ((7.0, BUILDING), (8.0, WINDOW)):
+        beats[STATE] = state
+        motion.look(now_s)
+    assert motion.longest_s() == (1.0,)
 
 
 def test_a_failure_of_its_own_outranks_the_time_limit():

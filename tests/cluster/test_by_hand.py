@@ -20,7 +20,7 @@ depth = 2
 [matrix]
 nodes = [1, 2]
 """
-DEBIAN = "127.0.0.1 localhost\n127.0.1.1 n1\n10.77.0.10 n0\n"
+DEBIAN = "127.0.0.1 localhost\n127.0.1.1 {}\n10.77.0.10 n0\n10.77.0.11 n1\n"
 
 
 class Trained(msgspec.Struct):
@@ -37,16 +37,17 @@ class Trained(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def trained(cluster, tmp_path_factory):
-    """n0 and n1 on links of 100 Mbit/s; the name of n1 stands for loopback there, as Debian's installer leaves it."""
+    """n0 and n1 on links of 100 Mbit/s; each one's own name stands for loopback there, as Debian's installer has it."""
     hand = ByHand(cluster, tmp_path_factory.mktemp("hand"))
     hand.write(MLP)
-    hosts = cluster.folder / "n1/hosts"
-    before = hosts.read_text()
-    hosts.write_text(DEBIAN)
-    for node in ("n0", "n1"):
-        cluster.shape(node, "100mbit")
+    files = {name: cluster.folder / name / "hosts" for name in ("n0", "n1")}
+    before = {name: file.read_text() for name, file in files.items()}
+    for name, file in files.items():
+        file.write_text(DEBIAN.format(name))
+        cluster.shape(name, "100mbit")
     codes = [process.wait(timeout=200) for process in hand.start_all()]
-    hosts.write_text(before)
+    for name, file in files.items():
+        file.write_text(before[name])
     yield Trained(hand, codes)
     hand.close()
 
@@ -87,24 +88,24 @@ def test_exposed_communication_is_what_the_link_needs_for_the_gradients(trained)
 
 
 def test_a_host_name_that_stands_for_loopback_is_told_and_does_no_harm(trained):
-    """gloo was told the interface; the finding names the node, the address and the variable."""
+    """gloo and the leader's store use the card; the finding names the node, the address and the variable."""
     out = trained.hand.out(0)
-    assert "the host name of node 1 (n1) resolves to 127.0.1.1" in out
+    assert "the host name of node 0 (n0) (and of 1 more) resolves to 127.0.1.1" in out
     assert "set GLOO_SOCKET_IFNAME=eth0" in out
 
 
-SLEEPY = (
+PATIENT = (
     FAULTY
     + """
-steps = 12
+steps = 10
 [case.model_args]
-sleep_s = 0.3
+fault = "patient"
 [matrix]
 nodes = [1, 2]
 """
 )
 LOST = (
-    SLEEPY
+    PATIENT
     + """
 batch = [4, 5]
 [[exclude]]
@@ -168,7 +169,7 @@ def test_nodes_that_a_cell_does_not_need_wait(hand):
 @pytest.mark.parametrize("lost", ["killed", "cut off"])
 def test_followers_end_when_the_leader_is_lost(cluster, hand, lost):
     """In the middle of a launch: each says so in one line, ends with 1, and leaves nothing."""
-    hand.write(SLEEPY, count=3)
+    hand.write(PATIENT, count=3)
     _, *followers = hand.start_all("--seed", "0", count=3)
     hand.stepping(1)
     if lost == "killed":

@@ -48,7 +48,7 @@ def build(case):
     if fault == "uneven" and here:
         length = 1024
     item = spend_descriptors if fault == "fds" and here else None
-    megabytes, sleep_s = case.model_args.get("megabytes", 0), case.model_args.get("sleep_s", 0)
+    megabytes = case.model_args.get("megabytes", 0)
     steps = [0]
 
     def loss(model, batch):
@@ -59,9 +59,9 @@ def build(case):
             time.sleep(0.02 + 0.001 * steps[0])
         if fault == "slow":
             time.sleep(1.2)
-        if sleep_s:
-            print("step", steps[0])
-            time.sleep(sleep_s)
+        if fault == "patient":  # says when it is in its steps, and gives the test time to do something
+            print("patient in step", steps[0])
+            time.sleep(0.3)
         if fault == "traced" and here and torch.autograd._profiler_enabled():
             fail()
         if here and steps[0] == AT_STEP and fault in FAULTS:

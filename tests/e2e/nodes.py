@@ -19,7 +19,6 @@ CASE = """
 strategy = "ddp"
 ranks = 1
 batch = 4
-timeout_s = 60.0
 """
 FAULTY = """
 model = "faulty:build"
@@ -76,9 +75,12 @@ class Nodes:
         return (self.place(node) / out).read_text()
 
     def stepping(self, node):
-        """Wait until a rank of a node that follows is in the steps of a launch that takes its time (`sleep_s`)."""
+        """Wait until a rank of a node that follows is in the steps of a "patient" launch."""
         logs = Path(self._temporary[node, "out"])
-        wait_for(lambda: any("step" in log.read_text() for log in logs.glob("scalemark-*/logs/*.log")), 120)
+        wait_for(
+            lambda: any("patient in step" in log.read_text() for log in logs.glob("scalemark-*/logs/*.log")),
+            120,
+        )
 
     def temporary(self, node):
         """Names in the node's folder for temporary files."""
