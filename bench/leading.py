@@ -27,7 +27,7 @@ from bench.started import Followers, SshFollowers
 LOOPBACK = "127.0.0.1"
 HINTS = ("shm-small", "shm-full", "fd-limit", "memory-limit")  # that a launch may fail of
 CLOCK_S = 1.0
-JOIN_S = 60.0  # for a store whose port can be reached: many nodes may come at once
+JOIN_S = 30.0  # for a store whose port can be reached: many nodes may come at once
 SHARED_S = 5.0  # for a file to be seen on another node
 
 

@@ -24,6 +24,10 @@ CHUNK_BYTES = 4 << 20
 MAC_BYTES = 32
 COUNT_BYTES = 4
 LIMIT_S = 10.0  # of one request
+MARGIN_S = (
+    1.0  # beyond a second try of torch's: a thread that is given up may not come back while Python ends
+)
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
 class WireLost(BenchError):
@@ -128,7 +132,7 @@ def host(address: str, port: int, secret: bytes, limit_s: float = LIMIT_S) -> Wi
 def join(address: str, port: int, secret: bytes, limit_s: float = LIMIT_S) -> Wire:
     """Connect to a study's store. Raises WireLost where nobody answers within `limit_s`."""
     with _told():
-        store = _within(limit_s, lambda: _store(address, port, limit_s, is_master=False))
+        store = _within(2 * limit_s + MARGIN_S, lambda: _store(address, port, limit_s, is_master=False))
         return Wire(Limited(store), secret, address, port)
 
 
@@ -188,12 +192,22 @@ def _answer(asked: "queue.SimpleQueue[Any]") -> None:
 
 
 def _store(address: str, port: int, limit_s: float, **kind: Any) -> Any:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a wait that ends by its limit is no warning
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    with _quiet_torch():
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(address, port, timeout=timedelta(seconds=limit_s), wait_for_workers=False, **kind)
     store.set_timeout(timedelta(seconds=min(limit_s, LIMIT_S)))  # of a request, once there is a connection
     return store
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """What goes wrong with a store is raised: torch, if it is imported in here, does not print its stack as well."""
+    level = os.environ.get(LOG_LEVEL)
+    os.environ[LOG_LEVEL] = level or "FATAL"
+    yield
+    if level is None:
+        del os.environ[LOG_LEVEL]  # ranks have their own
 
 
 def _no_port(address: str, port: int, error: OSError) -> str:

@@ -79,6 +79,7 @@ class Puppet:
         self.node, self.versions, self.ahead_s, self.port = node, versions or mine(), ahead_s, port
         self.part = part or (lambda launch: good_part(launch, node))
         self.heard, self.alive, self._sent, self._read = [], True, 0, 0
+        self.stop = True  # whether it stops when it is told to
         self.seat = self.wire.count(f"seat/{node}")
         self.thread = threading.Thread(target=self._live, daemon=True)
         self.thread.start()
@@ -112,7 +113,7 @@ class Puppet:
             self.say(m.Pong(monotonic_ns=time.monotonic_ns() + int(self.ahead_s * 1e9)))
         elif isinstance(message, m.Run) and (part := self.part(message.launch)) is not None:
             self.say(m.Done(launch=message.launch.launch, part=part))
-        elif isinstance(message, m.Stop):
+        elif isinstance(message, m.Stop) and self.stop:
             self.say(m.Done(launch=message.launch, part=Part(host=f"n{self.node}", stopped=True)))
         elif isinstance(message, m.End | m.Refused):
             self.wire.count(f"bye/{self.node}/{self.seat}")

@@ -12,7 +12,7 @@ from bench.case import Case
 from bench.joint import Joint, dealt
 from bench.launch import Progress
 from bench.nodes import Team
-from bench.records import Launch, Part
+from bench.records import Launch, Outcome, Part
 from tests.followers import Puppet, StandInEngine, good_part, leading
 from tests.traces import trace
 
@@ -100,6 +100,49 @@ def test_a_silent_node_is_lost_and_the_others_go_on(hasty, tmp_path):
         assert result.failure is None
         assert [part.node for part in others] == [2]
         assert [one.node for one in result.traces] == [0, 2]
+
+
+class CutOffEngine(StandInEngine):
+    """Its ranks end at once, and leave nothing: a connection to another node was closed."""
+
+    def ask(self, launch, tick):
+        """No trace."""
+        return Outcome(launch=launch.launch)
+
+
+def test_a_node_that_dies_costs_one_launch(hasty, tmp_path):
+    """The others' ranks fail at once of a closed connection; the dead node is found before the next launch."""
+    with leading(2) as (team, _):
+        dead = Puppet(team.wire, 1, part=lambda launch: None)
+        team.gather([])
+        dead.alive = False
+        result, _ = run(team, tmp_path, CutOffEngine())
+        assert (result.failure.reason, result.failure.first_node) == ("node_lost", 1)
+        assert result.failure.detail == "node 1 (n1): no sign of life for 1 s"
+        assert team.alive == (0,)
+
+
+def test_a_node_that_lives_and_does_not_answer_is_given_up(hasty, tmp_path):
+    """It was told to stop, and says nothing though it beats: it takes no further launch."""
+    with leading(2) as (team, _):
+        puppet = Puppet(team.wire, 1, part=lambda launch: None)
+        puppet.stop = False
+        team.gather([])
+        result, _ = run(team, tmp_path, CutOffEngine())
+        assert result.failure.detail == "node 1 (n1): no answer to the launch"
+        assert team.alive == (0,)
+
+
+def test_a_launch_waits_for_engines_that_the_last_one_cost(tmp_path):
+    """A node whose engine was killed is asked whether it stands before its next launch begins, and only then."""
+    lost = itertools.chain([Part(node=1, host="n1", lost="the engine died")], itertools.repeat(None))
+    with leading(2) as (team, _):
+        puppet = Puppet(team.wire, 1, part=lambda launch: next(lost) or good_part(launch, 1))
+        team.gather([])
+        for _ in range(3):
+            run(team, tmp_path)
+    launches = "".join(kind[0] for kind in puppet.kinds() if kind in ("Run", "Ping"))
+    assert launches == "R" + "P" * nodes.PINGS + "RR"
 
 
 def test_a_node_that_leaves_says_why(hasty, tmp_path):

@@ -1,5 +1,10 @@
 """What a launch's witnesses are taken to say: engine, traces, exit codes, time limit."""
 
+import os
+import tempfile
+
+import pytest
+
 from bench import launch as launching
 from bench.case import Case
 from bench.progress import BUILDING, COMPILING, FIELDS, MARKS, RENDEZVOUS, STATE, WINDOW, Motion
@@ -149,11 +154,19 @@ def test_a_missing_trace_is_a_failure():
     assert found.first_rank == 1
 
 
+@pytest.mark.parametrize(("length", "usual"), [(36, True), (37, False)])
+def test_sockets_go_where_their_paths_fit(monkeypatch, length, usual):
+    """In a temporary folder with a long path no socket could be made: theirs is /tmp then."""
+    folder = "/" + "t" * (length - 1)
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    found = launching._socket_folder()
+    assert found == (folder if usual else "/tmp")
+    inside = f"{found}/{launching.folder_prefix()}12345678/pymp-12345678/listener-12345678"
+    assert len(inside) <= 107
+
+
 def test_scratch_of_dead_conductors_is_swept(tmp_path, monkeypatch):
     """Folders of a conductor that is gone are removed; those of a living one, or of another host or container, stay."""
-    import os
-    import tempfile
-
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     owners = (launching._owner(4194000), launching._owner(os.getpid()), "4194000.elsewhere", "telemetry")
     dead, alive, elsewhere, other = (tmp_path / f"scalemark-{name}-x" for name in owners)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 
 import pytest
 
@@ -184,6 +185,29 @@ def test_a_store_that_ends_is_told(ends):
     ):
         with pytest.raises(WireLost):
             request()
+
+
+class Deaf:
+    """A store behind a cable that was pulled: a request of torch's waits for ever."""
+
+    def __init__(self):
+        self.waiting = threading.Event()
+
+    def check(self, keys):
+        self.waiting.wait()
+
+    wait = add = lambda self, *_: self.waiting.wait()
+
+
+def test_a_store_that_does_not_answer_is_told():
+    """A request ends within its limit, whatever it is; waiting for a message has its own time besides."""
+    store = Deaf()
+    cut_off = wire.Wire(wire.Limited(store, 0.05), SECRET, "192.0.2.1", 29400)
+    with pytest.raises(WireLost, match="no answer for 0 s"):
+        cut_off.there(KEY)
+    with pytest.raises(WireLost):
+        cut_off.wait([KEY], 0.05)
+    store.waiting.set()
 
 
 def test_nobody_at_the_port_is_told():

@@ -58,12 +58,12 @@ def test_two_nodes_train_together_whoever_starts_first(make):
 def test_nodes_that_do_not_come_or_have_another_secret_are_named(make):
     """After --node-wait the leader says who is missing, and who was refused; the refused one says why."""
     nodes = make(TWO, count=3)
-    leader = nodes.start(0, "--node-wait", "10s", count=3)
+    leader = nodes.start(0, "--node-wait", "8s", count=3)
     follower = nodes.start(1, count=3, env={"SCALEMARK_SECRET": "another secret"})
     assert follower.wait(timeout=60) == 2
     assert "has another secret than this node" in nodes.out(1)
     assert leader.wait(timeout=60) == 2
-    assert "nodes 1, 2 have not come within 10 s; a process with another study secret" in nodes.out(0)
+    assert "nodes 1, 2 have not come within 8 s; a process with another study secret" in nodes.out(0)
     assert "Traceback" not in nodes.out(0) + nodes.out(1)
 
 
@@ -83,7 +83,7 @@ def test_other_code_of_the_model_is_refused_by_name(make):
 def faults(make):
     """Exit codes and records of a study in which one thing goes wrong on node 1 in every launch but one."""
     levels = '"model_args.fault" = ["none", "raise", "kill", "hang", "patient"]\n'
-    nodes = make(TWO.replace("steps", "timeout_s = 10.0\nsteps") + levels)
+    nodes = make(TWO.replace("steps", "timeout_s = 8.0\nsteps") + levels)
     leader, follower = nodes.start_all()
     nodes.stepping(1)
     kill(ranks(nodes.place(1))[1].parent().parent())  # the engine
