@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench import interfaces, nodes, secret, wire
+from bench import interfaces, secret, wire
 from bench.asked import Asked, over_ssh, parse_lead
 from bench.errors import UsageError
-from bench.follower import Follower, reach
+from bench.follower import Follower
 from bench.hints import fault_hints
 from bench.launchers._job import address as at_address
 from bench.launchers._lead import lead_host
@@ -20,9 +20,10 @@ from bench.machine import Host, fingerprint, probe_host
 from bench.netns import Box
 from bench.nodes import Team
 from bench.plan import Plan
+from bench.reach import reach
 from bench.records import Member
 from bench.sameness import mine
-from bench.started import Followers, SshFollowers
+from bench.started import Followers, SshFollowers, line
 
 LOOPBACK = "127.0.0.1"
 HINTS = ("shm-small", "shm-full", "fd-limit", "memory-limit")  # that a launch may fail of
@@ -103,7 +104,7 @@ def lead(
 
 def _say_lines(asked: Asked, words: Sequence[str], at: str, address: str, say: Callable[[str], None]) -> None:
     for node in range(1, min(asked.nodes, 5)):
-        say(f"on node {node}: {shlex.join(nodes.line(words, node, asked.nodes, at))}")
+        say(f"on node {node}: {shlex.join(line(words, node, asked.nodes, at))}")
     if asked.nodes > 5:
         say(f"... and so on up to --node-rank {asked.nodes - 1}")
     if not os.environ.get(secret.NAME):
@@ -193,5 +194,13 @@ def _address_of(interface: str, host: Host) -> str:
 
 
 def _member(host: Host, node: int, address: str | None, name: str | None) -> Member:
-    speed = interfaces.speed_mbit(name) if name else None
-    return nodes.member(host, node, address, name, speed, fingerprint(host))
+    """A node, as the others know it."""
+    return Member(
+        node=node,
+        hostname=host.hostname,
+        address=address,
+        interface=name,
+        speed_mbit=interfaces.speed_mbit(name) if name else None,
+        fingerprint=fingerprint(host),
+        host=msgspec.to_builtins(host),
+    )

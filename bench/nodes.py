@@ -18,7 +18,6 @@ from bench.case import Case
 from bench.errors import BenchError, UsageError
 from bench.joint import Joint, dealt
 from bench.launch import Engine, EngineLost, Progress, Result, collect, judge
-from bench.machine import Host
 from bench.netcheck import Responder
 from bench.pairs import Pairs, unreached
 from bench.parts import with_nodes
@@ -313,22 +312,3 @@ class Team:
                 self._fallen.discard(seat.node)
                 seat.send(m.Ping())
                 self._read_clock(seat)
-
-
-def member(host: Host, node: int, address: str | None, interface: str | None, speed_mbit: int | None,
-           fingerprint: str) -> Member:  # fmt: skip
-    """This node, as the others know it."""
-    return Member(
-        node=node,
-        hostname=host.hostname,
-        address=address,
-        interface=interface,
-        speed_mbit=speed_mbit,
-        fingerprint=fingerprint,
-        host=msgspec.to_builtins(host),
-    )
-
-
-def line(words: Sequence[str], node: int, nodes: int, lead: str) -> list[str]:
-    """What to start on another node: this command's words with that node's rank."""
-    return ["scalemark", *words, "--nodes", str(nodes), "--node-rank", str(node), "--lead", lead]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import IO
 
-from bench import nodes, secret
+from bench import secret
 from bench.errors import UsageError
 from bench.launchers._remote import Remote
 from bench.launchers.ssh import Nodes as SshNodes
@@ -16,6 +16,11 @@ from bench.machine import own_python
 from bench.netns import Box
 
 END_S = 10.0  # for a follower on this machine to end by itself
+
+
+def line(words: Sequence[str], node: int, nodes: int, lead: str) -> list[str]:
+    """What to start on another node: this command's words with that node's rank."""
+    return ["scalemark", *words, "--nodes", str(nodes), "--node-rank", str(node), "--lead", lead]
 
 
 class Followers:
@@ -31,7 +36,7 @@ class Followers:
         for node in range(1, count):
             argv = [
                 *own_python("from bench.__main__ import main; main()"),
-                *nodes.line(words, node, count, at)[1:],
+                *line(words, node, count, at)[1:],
             ]
             process = subprocess.Popen(
                 box.argv(node, argv) if box else argv,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bench import messages as m
-from bench import netcheck, nodes
+from bench import netcheck, started
 from bench.case import Case
 from bench.errors import UsageError
 from bench.nodes import Team
@@ -143,6 +143,6 @@ def test_the_end_is_told_to_every_follower(unmeasured):
 
 def test_the_line_for_another_node_is_this_command():
     """Its words, the number of nodes, its own rank, and where node 0 is."""
-    assert nodes.line(["run", "mine.toml"], 2, 4, "10.0.0.1:29400") == [
+    assert started.line(["run", "mine.toml"], 2, 4, "10.0.0.1:29400") == [
         *("scalemark", "run", "mine.toml", "--nodes", "4", "--node-rank", "2", "--lead", "10.0.0.1:29400")
     ]
