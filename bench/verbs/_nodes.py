@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from bench.asked import Asked
     from bench.store import Store
 
+ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
 Nodes = Annotated[
     int | None,
     typer.Option("--nodes", min=1, help="Nodes; without the options below, agents on this machine."),
@@ -71,6 +73,10 @@ def asked(
     )
     if rank is None and not found.hosts and link is None:
         found = from_environment(found, os.environ, nodes)
+        if (
+            "RANK" in os.environ and os.environ.get(ERRORS) == "1"
+        ):  # torchrun says so to every rank, as this suite does
+            del os.environ[ERRORS]
         for name in OF_A_RANK:
             os.environ.pop(name, None)
     return found.checked(nodes)
