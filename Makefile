@@ -63,7 +63,7 @@ test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest
 
 test-cluster: $(STAMP) ## the longer set on the cluster in a box, as root (see CONTRIBUTING.md)
-	$(BIN)/python -m pytest tests/cluster -m 'cluster or cluster_long' -rs --timeout=900
+	$(BIN)/python -m pytest tests/cluster tests/e2e/test_nodes.py -m 'cluster or cluster_long' -rs --timeout=900
 
 lint: $(STAMP) ## formatting, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -13,7 +13,7 @@ from tests.cluster import lab, needs, slurm, sshd
 from tests.cluster.lab import Cluster
 from tests.cluster.namespaces import until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.cluster_long]
 ROOT = Path(__file__).parents[2]
 SERVER = """
 import socket

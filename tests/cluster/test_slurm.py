@@ -22,6 +22,7 @@ def test_a_job_is_submitted_followed_and_its_results_taken_in(slurm_cluster):
     assert "DDP × 2 (2 nodes)" in done.stdout
 
 
+@pytest.mark.cluster_long
 def test_srun_of_the_same_command_works(slurm_cluster):
     """Inside an allocation each task finds its place by itself; the job's secret file is gone afterwards."""
     place = folder(slurm_cluster, "srun", nodes="[2]")

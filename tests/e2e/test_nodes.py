@@ -32,6 +32,7 @@ def left(nodes, *numbers):
     return [process for node in numbers for process in ours(nodes.place(node))]
 
 
+@pytest.mark.cluster_long
 def test_two_nodes_train_together_whoever_starts_first(make):
     """The follower started first waits; both end with 0; ranks ran where asked; only node 0 has results and all logs."""
     nodes = make(FAULTY + "steps = 600\n[matrix]\nnodes = [1, 2]\n")
@@ -55,6 +56,7 @@ def test_two_nodes_train_together_whoever_starts_first(make):
     assert left(nodes, 0, 1) == []
 
 
+@pytest.mark.cluster_long
 def test_nodes_that_do_not_come_or_have_another_secret_are_named(make):
     """After --node-wait the leader says who is missing, and who was refused; the refused one says why."""
     nodes = make(TWO, count=3)
@@ -147,6 +149,7 @@ def lost(make):
     return nodes, code, [process.wait(timeout=30) for process in (twice, first, second, third)]
 
 
+@pytest.mark.cluster_long
 def test_followers_that_are_lost_cost_their_launch(lost):
     """Killed, stopped or frozen: node_lost names the node and how; the cell that needs no other node has its numbers."""
     nodes, code, _ = lost
@@ -158,6 +161,7 @@ def test_followers_that_are_lost_cost_their_launch(lost):
     assert [record.status for record in nodes.records() if record.requested.nodes == 1] == ["ok"]
 
 
+@pytest.mark.cluster_long
 def test_lost_followers_leave_nothing(lost):
     """Whatever ended them, their ranks and engines have ended too; one that was frozen ends when it wakes up."""
     nodes, _, (_, killed, stopped, frozen) = lost
@@ -166,6 +170,7 @@ def test_lost_followers_leave_nothing(lost):
     wait_for(lambda: not left(nodes, 0, 1, 2, 3), limit_s=10)
 
 
+@pytest.mark.cluster_long
 def test_a_node_that_comes_twice_is_refused(lost):
     """The second follower with the same number ends with 2 and names the first, which goes on."""
     nodes, _, (twice, *_) = lost
@@ -174,6 +179,7 @@ def test_a_node_that_comes_twice_is_refused(lost):
     assert "node 1 came twice" in nodes.out(0)
 
 
+@pytest.mark.cluster_long
 def test_a_killed_leader_takes_its_followers_along(make):
     """SIGKILL of the leader: the follower says that it is lost, ends with 1, and nothing is left on either node."""
     nodes = make(FAULTY + LOST)
