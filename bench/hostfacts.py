@@ -6,17 +6,15 @@ import platform
 import resource
 import shutil
 import socket
-import threading
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bench.interfaces import RESOLVE_TIMEOUT_S, resolve, speed_mbit
 from bench.machine import Nic, Port
 
-RESOLVE_TIMEOUT_S = 2.0
-UNKNOWN_SPEED = 0xFFFF  # what many virtual interfaces answer
 SYSTEM = Path("/sys/devices/system")
 CLASSES = Path("/sys/class")
 LIBRARIES = ("transformers", "timm", "torchvision")
@@ -128,7 +126,7 @@ def nics() -> list[Nic]:
     return [
         Nic(
             name=name,
-            speed_mbit=state.speed if state.speed > 0 and state.speed != UNKNOWN_SPEED else None,
+            speed_mbit=speed_mbit(name),
             up=state.isup,
             address=_address(addresses.get(name, [])),
             loopback="loopback" in state.flags.split(",") or name in ("lo", "lo0"),
@@ -171,18 +169,7 @@ def _address(entries: list[Any]) -> str | None:
 
 def resolved(name: str) -> str | None:
     """The address a name resolves to, or None; a name server that does not answer is not waited for."""
-    found: list[str] = []
-
-    def ask() -> None:
-        try:
-            found.append(str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]))
-        except OSError:
-            return
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(RESOLVE_TIMEOUT_S)
-    return found[0] if found else None
+    return next(iter(resolve(name, RESOLVE_TIMEOUT_S)), None)
 
 
 def read(path: Path) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bench.allocation import FIRST_PORT, PORTS
 from bench.errors import UsageError
+from bench.interfaces import is_own, resolve, towards
 from bench.launchers._hosts import Host
 from bench.launchers.ssh import client, label
 
@@ -20,7 +21,7 @@ def is_here(host: Host) -> bool:
     if host.port not in (None, SSH_PORT):
         return False
     name = real_name(host)
-    return name in ("localhost", socket.gethostname()) or any(map(_can_bind, _addresses(name)))
+    return name in ("localhost", socket.gethostname()) or any(map(is_own, resolve(name)))
 
 
 def lead_host(hosts: Sequence[Host]) -> str:
@@ -53,34 +54,11 @@ def real_name(host: Host) -> str:
     return found[0].strip() if found else host.name
 
 
-def _addresses(name: str) -> list[tuple[socket.AddressFamily, tuple]]:
-    try:
-        found = socket.getaddrinfo(name, DISCARD, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):
-        return []
-    return [(family, address) for family, _, _, _, address in found]
-
-
-def _can_bind(found: tuple[socket.AddressFamily, tuple]) -> bool:
-    """Only a machine's own addresses can be bound."""
-    family, address = found
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.bind((address[0], 0, *address[2:]))
-    except OSError:
-        return False
-    return True
-
-
 def _own_address(other: Host) -> str:
     """This machine's address on the way to another. Raises UsageError where there is no way."""
-    for family, address in _addresses(real_name(other)):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as one:
-                one.connect(address)
-                return str(one.getsockname()[0])
-        except OSError:
-            continue
-    raise UsageError(
-        f"{label(other)}: this machine finds no address or no way there; name its own by --lead HOST:PORT"
-    )
+    try:
+        return towards(real_name(other), DISCARD)[1]
+    except OSError:
+        raise UsageError(
+            f"{label(other)}: this machine finds no address or no way there; name its own by --lead HOST:PORT"
+        ) from None
