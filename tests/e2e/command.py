@@ -1,5 +1,6 @@
 """Run scalemark as a user does: a process of its own, in a folder of its own."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -70,16 +71,24 @@ def ours(marker):
 
 
 def ranks(marker):
-    """Ranks of a run: children of its fork server that have a log open."""
+    """Ranks of a run: what writes to a rank's log, less the loader workers, whose parent writes to it too."""
     found = {}
     for process in ours(marker):
-        try:
-            target = os.readlink(f"/proc/{process.pid}/fd/1")
-        except OSError:
+        log = _output(process.pid)
+        if log.suffix != ".log" or not log.stem.isdigit():
             continue
-        if target.endswith(".log") and Path(target).stem.isdigit():
-            found[int(Path(target).stem)] = process
+        with contextlib.suppress(psutil.Error):
+            if _output(process.ppid()) != log:
+                found[int(log.stem)] = process
     return found
+
+
+def _output(pid):
+    """The file that is a process's standard output; an empty path where it cannot be read."""
+    try:
+        return Path(os.readlink(f"/proc/{pid}/fd/1"))
+    except OSError:
+        return Path()
 
 
 def kill(process, number=signal.SIGKILL):
