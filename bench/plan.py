@@ -119,7 +119,7 @@ def make_plan(
     left_out: list[str] = []
     composite = [one for one in named if one.parts]
     if composite:
-        cells, left_out = _fit(cells, guesses, budget_s, host, composite)
+        cells, left_out = _fit(cells, guesses, budget_s, context, composite)
     return Plan(
         suites=tuple(name.name if isinstance(name, suite.Suite) else name for name in names),
         cells=tuple(cells),
@@ -181,7 +181,7 @@ def _fit(
     cells: list[Cell],
     guesses: dict[str, Estimate],
     budget_s: float | None,
-    host: Host,
+    context: legal.Context,
     composite: Sequence[suite.Suite],
 ) -> tuple[list[Cell], list[str]]:
     """The cells of a suite of parts that are worth their time here, in the parts' order."""
@@ -189,8 +189,8 @@ def _fit(
     left_out: list[str] = []
     spent = estimate.BLOCK_S
     for cell in cells:
-        reason = _pointless(cell.case, host)
-        if any(suite.excluded(one, cell.case) for one in composite):
+        reason = _pointless(cell.case, context)
+        if reason is None and any(suite.excluded(one, cell.case) for one in composite):
             reason = f"kept for: scalemark run {cell.suite}"
         seconds = min(guesses[cell.id].seconds, cell.case.timeout_s) if cell.skipped is None else 0.0
         if reason is None and kept and budget_s and (spent + seconds) * WORTH_LAUNCHES > budget_s:
@@ -203,9 +203,14 @@ def _fit(
     return kept, left_out
 
 
-def _pointless(case: Case, host: Host) -> str | None:
-    if case.pin_memory and device_kind(host) == "cpu":
+def _pointless(case: Case, context: legal.Context) -> str | None:
+    if device_kind(context.host) != "cpu":
+        return None
+    cpus = context.host.cpus_usable
+    if case.pin_memory:
         return "pin_memory has no effect without an accelerator"
+    if context.box and case.nodes > 1 and case.devices > cpus:
+        return f"{case.devices} ranks on the {cpus} CPUs that the nodes of one box share: scalemark run multinode has it"
     return None
 
 

@@ -6,7 +6,7 @@ from bench import estimate
 from bench.case import Case
 from bench.errors import UsageError
 from bench.legal import Brought
-from bench.plan import make_plan
+from bench.plan import Nodes, make_plan
 from tests.hosts import cpu_host, gpu_host
 
 
@@ -30,6 +30,16 @@ def test_the_default_suite_fits_the_time_and_says_what_it_left_out():
     assert 8 <= len(plan.runnable) <= 12
     assert any("pin_memory has no effect without an accelerator" in text for text in plan.left_out)
     assert any("kept for: scalemark run dp" in text for text in plan.left_out)
+
+
+def test_nodes_of_one_box_have_no_more_ranks_than_cpus_in_the_default_suite():
+    """Two nodes of a two-CPU box run one rank each there; two each are left to the suite of several nodes, in words."""
+    plan = make_plan(["default"], cpu_host(), budget_s=360, team=Nodes(count=2, box=True))
+    assert 8 <= len(plan.runnable) <= 12
+    assert {c.case.devices for c in plan.runnable if c.case.nodes == 2} == {2}
+    assert any("4 ranks on the 2 CPUs that the nodes of one box share" in text for text in plan.left_out)
+    plan = make_plan(["multinode"], cpu_host(), team=Nodes(count=2, box=True))
+    assert {c.case.devices for c in plan.runnable if c.case.nodes == 2} == {2, 4}
 
 
 def test_less_time_means_fewer_cells_and_words_for_them():
