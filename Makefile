@@ -13,7 +13,7 @@ ARGS ?=
 PYVER ?= 3.12
 WHEELS ?= msgspec
 
-.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test test-cluster lint \
+.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test test-cluster test-long lint \
 	self-bench example clean bench-multinode compare gpu-check gpu-wheels
 
 help: ## list the targets
@@ -64,6 +64,9 @@ test: $(STAMP) ## all tests
 
 test-cluster: $(STAMP) ## the longer set on the cluster in a box, as root (see CONTRIBUTING.md)
 	$(BIN)/python -m pytest tests/cluster tests/e2e/test_nodes.py -m 'cluster or cluster_long' -rs --timeout=900
+
+test-long: $(STAMP) ## the longer tests of everything else
+	$(BIN)/python -m pytest -m long -rs --timeout=900
 
 lint: $(STAMP) ## formatting, lint, types, layers
 	$(BIN)/ruff format --check .

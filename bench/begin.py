@@ -16,7 +16,7 @@ from bench.options import data_plugin
 from bench.plan import Plan
 from bench.plugins import clip
 from bench.records import StudyHeader
-from bench.study import Rules
+from bench.stopping import Rules
 
 
 def header(

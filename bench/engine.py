@@ -56,7 +56,7 @@ def main() -> None:
 def _warm_up() -> None:
     """Return when both processes have loaded what a launch needs, so that no launch pays for it."""
     import bench._agent
-    import bench.worker  # noqa: F401
+    import bench.measuring  # noqa: F401
 
     first = multiprocessing.get_context("forkserver").Process(target=os.getpid)
     first.start()

@@ -3,6 +3,7 @@
 import importlib
 from contextlib import suppress
 
+import bench.measuring
 import bench.strategies._reference_dp
 import bench.strategies._sync_bn
 import bench.worker  # noqa: F401

@@ -28,6 +28,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     launch: str
     case: Case
+    task: Literal["measure"] = "measure"
     scratch: str  # a folder of this node: traces and progress of the ranks
     logs: str  # a folder: one log a rank
     conductor_pid: int

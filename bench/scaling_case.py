@@ -20,8 +20,9 @@ from bench.evidence import Cell, Evidence, gather, relative, scaled
 from bench.machine import Host, probe_host
 from bench.plan import Plan, make_plan
 from bench.records import PHASES
+from bench.stopping import Rules
 from bench.store import Store
-from bench.study import FailedFast, Interrupted, Rules, Study
+from bench.study import FailedFast, Interrupted, Study
 from bench.suite import Suite, expand
 
 Base = Mapping[str, Any] | Literal[False] | None

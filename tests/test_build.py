@@ -12,9 +12,9 @@ from bench import plugins  # noqa: E402
 from bench.build import make_source, move, tensor_bytes  # noqa: E402
 from bench.case import Case  # noqa: E402
 from bench.errors import UsageError  # noqa: E402
+from bench.measuring import _counts, _Window  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.readback import weights_hash  # noqa: E402
-from bench.worker import _counts, _Window  # noqa: E402
 from bench.workload import Workload, leading_size  # noqa: E402
 from tests.traces import effective  # noqa: E402
 

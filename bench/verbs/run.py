@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from bench.netns import Box
     from bench.nodes import Team
     from bench.plan import Plan
+    from bench.stopping import Rules
     from bench.store import Store
-    from bench.study import Rules
 
 
 def run(
@@ -57,7 +57,7 @@ def run(
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
-    from bench.study import Rules
+    from bench.stopping import Rules
 
     asked = n.asked(nodes, node_rank, lead, hosts, hostfile, interface, link, node_wait)
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)

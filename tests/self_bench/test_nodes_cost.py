@@ -16,8 +16,9 @@ from bench.leading import Asked, lead
 from bench.machine import probe_host
 from bench.nodes import Team
 from bench.plan import make_plan
+from bench.stopping import Rules
 from bench.store import Store
-from bench.study import Rules, Study
+from bench.study import Study
 from tests.self_bench import followers
 
 pytestmark = pytest.mark.self_bench
