@@ -21,7 +21,10 @@ WORDS = (
 
 
 def document(data: Mapping[str, Any]) -> str:
-    """One document. Values are mappings, sequences, strings, numbers, booleans, None; empty ones stand as in JSON."""
+    """One document. Values are mappings, sequences, strings, numbers, booleans, None; empty ones stand as in JSON.
+
+    Keys are names: YAML reads none that takes more than 1,024 characters.
+    """
     return "\n".join(_lines(data)) + "\n"
 
 
