@@ -11,10 +11,12 @@ NNODES ?= 2
 NPROC := $(if $(NGPU),--nproc $(NGPU))
 ARGS ?=
 PYVER ?= 3.12
+SECONDS ?= 600
+SEED ?=
 WHEELS ?= msgspec
 
-.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn report doctor test test-cluster test-long lint \
-	self-bench example clean bench-multinode compare gpu-check gpu-wheels
+.PHONY: help setup bench bench-single bench-dp bench-ddp bench-loader bench-syncbn bench-checkpoint report doctor test test-cluster test-long lint \
+	self-bench example clean soak bench-multinode compare gpu-check gpu-wheels
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -53,20 +55,26 @@ bench-loader: $(STAMP) ## num_workers with pin_memory off and on
 bench-syncbn: $(STAMP) ## DDP with and without SyncBN
 	$(SCALEMARK) run syncbn $(NPROC) $(ARGS)
 
+bench-checkpoint: $(STAMP) ## save and load under every strategy: time, bytes, memory, equality, the classic mistakes
+	$(SCALEMARK) checkpoint --nodes $(NNODES) $(NPROC) $(ARGS)
+
 report: $(STAMP) ## the scaling report in HTML (STUDY=results/NAME; default: the newest study)
 	$(SCALEMARK) report $(STUDY)
 
 doctor: $(STAMP) ## what this host offers, and what will bite
 	$(SCALEMARK) doctor
 
-test: $(STAMP) ## all tests
-	$(BIN)/python -m pytest
+test: $(STAMP) ## all tests, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-cluster: $(STAMP) ## the longer set on the cluster in a box, as root (see CONTRIBUTING.md)
 	$(BIN)/python -m pytest tests/cluster tests/e2e/test_nodes.py -m 'cluster or cluster_long' -rs --timeout=900
 
 test-long: $(STAMP) ## the longer tests of everything else
 	$(BIN)/python -m pytest -m long -rs --timeout=900
+
+soak: $(STAMP) ## random kills of real runs and nonsense for the command line (SECONDS=600 SEED=1 ARGS=--write)
+	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 lint: $(STAMP) ## formatting, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -85,8 +93,9 @@ example: $(STAMP) ## remake results/example and reports/example.html from a real
 bench-multinode: $(STAMP) ## DDP over 1, 2, ... NNODES nodes as agents on this machine (LINK=100mbit: shaped, as root)
 	$(SCALEMARK) run multinode --nodes $(NNODES) $(if $(LINK),--link $(LINK)) $(NPROC) $(ARGS)
 
-compare: ## (later) two studies against each other
-	@echo "compare: comparing two studies is not in this version"; exit 2
+compare: $(STAMP) ## two sides, a verdict a cell (BASE=results/A NEW=results/B; or A1,A2,A3 and B1,B2,B3)
+	@[ -n "$(BASE)" ] || { echo "compare: name two sides: make compare BASE=results/before NEW=results/after"; exit 2; }
+	$(SCALEMARK) compare $(BASE) $(NEW) $(ARGS)
 
 gpu-check: ## everything that needs a GPU, in four minutes; says so where there is none (PYTHON: one with torch)
 	@$(PYTHON) tests/gpu/check.py

@@ -44,6 +44,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int
     lead: Lead  # host and port of the study's store, on node 0
     job: str | None = None
+    step: str | None = None  # of a job of Slurm's: several may run at once
 
 
 def found(environ: Environ, nodes: int | None = None, lead: Lead | None = None) -> Allocation | None:
@@ -145,7 +146,8 @@ def _slurm(environ: Environ, nodes: int | None) -> Allocation | None:
         return None
     job = environ["SLURM_JOB_ID"]
     lead = expand(listed)[0], port_of(job, step)
-    return _place("Slurm", environ, "SLURM_NODEID", here, lead, job)
+    place = _place("Slurm", environ, "SLURM_NODEID", here, lead, job)
+    return msgspec.structs.replace(place, step=step)
 
 
 def port_of(job: str, step: str = "0") -> int:

@@ -5,14 +5,19 @@ from collections.abc import Iterable, Sequence
 
 from bench.answers import Analysis, CellResult, Curve, Exclusion, Interval, MemoryRow
 from bench.best import best
+from bench.checkpoint_records import CheckpointRow
+from bench.checkpoint_rows import read
+from bench.checks.checkpoints import told
 from bench.checks.seen import Known
 from bench.comparisons import comparisons
 from bench.curves import curves
 from bench.evidence import Cell, Evidence, gather
 from bench.findings import findings
 from bench.records import PHASES
+from bench.spread import drifts, instrumentation, spread
 from bench.store import Store
 from bench.traffic import network
+from bench.twins import differs, twins
 
 MEMORY = tuple(name for name in MemoryRow.__struct_fields__ if name.endswith("_bytes"))
 
@@ -25,10 +30,15 @@ def analyse(stores: Sequence[Store]) -> Analysis:
     stores = list({store.root.resolve(): store for store in stores}.values())
     evidence = gather(stores)
     found = curves(evidence)
-    compared = comparisons(evidence)
+    pairs = twins(evidence)
+    off = differs(evidence, pairs)
+    compared = comparisons(evidence, off=off)
+    moved = drifts(evidence)
     memory = _memory(evidence)
     winner = best(evidence, found)
     nodes = network(evidence)
+    known = Known(evidence, found, compared, nodes, pairs, off, moved)
+    saved, broken = _checkpoints(stores)
     header = evidence.headers[0]
     return Analysis(
         study=" + ".join(header.study for header in evidence.headers),
@@ -37,7 +47,7 @@ def analyse(stores: Sequence[Store]) -> Analysis:
         cells=_cells(evidence, found, memory),
         curves=found,
         comparisons=compared,
-        findings=findings(Known(evidence, found, compared, nodes)),
+        findings=(*findings(known), *told(saved, broken)),
         memory=memory,
         exclusions=_exclusions(evidence),
         best=winner.best,
@@ -54,6 +64,11 @@ def analyse(stores: Sequence[Store]) -> Analysis:
         truncated_lines=len(evidence.frames.broken),
         traces=_traces(stores),
         network=nodes,
+        checkpoints=saved,
+        twins=pairs,
+        off=off,
+        drifts=moved,
+        verified=evidence.verified,
     )
 
 
@@ -64,13 +79,16 @@ def _cells(evidence: Evidence, found: Iterable[Curve], memory: Iterable[MemoryRo
         held = _held(row)
         if held is not None:
             fullest[row.cell] = max(held, fullest.get(row.cell, 0))
+    shares = instrumentation(evidence)
     return tuple(
-        _cell(evidence, cell, efficiency.get(cell.id), fullest.get(cell.id))
+        _cell(evidence, cell, efficiency.get(cell.id), fullest.get(cell.id), shares.get(cell.id))
         for cell in evidence.cells.values()
     )
 
 
-def _cell(evidence: Evidence, cell: Cell, efficiency: Interval | None, memory: int | None) -> CellResult:
+def _cell(
+    evidence: Evidence, cell: Cell, efficiency: Interval | None, memory: int | None, marks_share: float | None
+) -> CellResult:
     status, reason = _status(cell)
     sources = evidence.said(cell.id, "device_used_source")
     return CellResult(
@@ -94,7 +112,11 @@ def _cell(evidence: Evidence, cell: Cell, efficiency: Interval | None, memory: i
         memory_source=None if memory is None else sources[0] if sources else "PSS of rank and workers",
         marks=cell.marks,
         converged=cell.converged,
+        stopped=cell.stopped,
         energy_per_sample_j=cell.average("energy_per_sample_j"),
+        twin_of=cell.twin_of,
+        spread=spread(cell),
+        instrumentation=marks_share,
     )
 
 
@@ -118,6 +140,8 @@ def _exclusions(evidence: Evidence) -> tuple[Exclusion, ...]:
             cell=row.cell,
             status=row.status,
             reason=": ".join(filter(None, (row.reject, row.detail))) or "unsteady: shown, no verdict",
+            study=row.study,
+            cause=row.cause,
         )
         for row in rows
     )
@@ -147,6 +171,12 @@ def _traces(stores: Iterable[Store]) -> dict[str, int]:
     """Folders that hold profiler traces, and how many files each has."""
     found = {str(store.traces_dir): len(list(store.traces_dir.glob("*/*.json*"))) for store in stores}
     return {folder: count for folder, count in found.items() if count}
+
+
+def _checkpoints(stores: Iterable[Store]) -> tuple[tuple[CheckpointRow, ...], int]:
+    """What was saved and loaded, of all studies, and lines that could not be read."""
+    found = [read(store.root) for store in stores]
+    return tuple(row for rows, _ in found for row in rows), sum(broken for _, broken in found)
 
 
 def _device_kind(evidence: Evidence) -> str:

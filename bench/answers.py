@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 
 from bench.case import Case
+from bench.checked import Verification
+from bench.checkpoint_records import CheckpointRow
 from bench.records import Member, Pair
 
 Verdict = Literal["faster", "slower", "equivalent", "small change", "inconclusive", "not comparable"]
@@ -81,6 +83,41 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     smallest_visible: float | None  # smallest relative effect this many launches could have shown
     launches_to_decide: int | None
     note: str | None = None
+    p_value: float | None = None  # of "no difference", alone
+    p_adjusted: float | None = None  # for its family; None where it was not judged in one
+    family: int = 0  # comparisons of that family
+
+
+class Twin(msgspec.Struct, frozen=True, kw_only=True):
+    """An A/A pair: the same cell twice. `ratio` is throughput of the repeated over the first, paired by block."""
+
+    cell: str
+    twin: str
+    ratio: Interval
+    verdict: Verdict  # anything that claims a difference puts the verdicts off
+    smallest_visible: float | None
+    p_adjusted: float | None  # Holm, over the A/A pairs
+    note: str | None = None
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a cell's numbers vary, as standard deviations over the value; None where there are too few to tell."""
+
+    step: float | None  # from step to step of one launch
+    within: float | None  # what its own steps make a launch's mean vary, autocorrelation counted
+    launches: float | None  # between launches of one allocation, beyond that
+    allocations: float | None  # between allocations, beyond that
+    launch_count: int
+    allocation_count: int
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """How throughput changed from the first block of a study to its last: a ratio with its interval (Theil-Sen)."""
+
+    study: str
+    blocks: int
+    change: Interval
+    real: bool  # the interval excludes 1 and the change exceeds 2 %
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +155,10 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[str, ...]
     converged: bool | None
     energy_per_sample_j: float | None = None  # of all its devices together; null where one does not say
+    twin_of: str | None = None  # the cell that it repeats: see Twin
+    stopped: str | None = None  # converged, cap, failing, budget or interrupted
+    spread: Spread | None = None
+    instrumentation: float | None = None  # share of the step that its marks take; of the rank that pays most
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +183,8 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     status: str
     reason: str
+    study: str = ""
+    cause: str = ""  # the declared cause, in a word or two: see frame.CAUSES
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,3 +284,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     more_ratio: Interval | None = None  # its throughput over the best's
     traces: dict[str, int] = {}  # folder of profiler traces -> files in it
     network: Network | None = None  # where there are several nodes
+    checkpoints: tuple[CheckpointRow, ...] = ()  # saved and loaded, where a study has such
+    twins: tuple[Twin, ...] = ()
+    off: str | None = None  # why no verdict of this analysis holds, or None
+    drifts: tuple[Drift, ...] = ()
+    verified: tuple[Verification, ...] = ()  # whether ways of training compute the same, a study each

@@ -13,7 +13,7 @@ from bench.launchers._job import address as at_address
 from bench.launchers._lead import is_here, lead_host, some_port
 from bench.launchers.ssh import Nodes as SshNodes
 from bench.launchers.ssh import carried
-from bench.netns import delay_why_not, why_not
+from bench.netns import MOST_NODES, delay_why_not, why_not
 from bench.nodes import GATHER_S
 from bench.plan import Nodes
 
@@ -23,7 +23,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: int = 1
     rank: int | None = None
-    lead: str | None = None  # HOST:PORT; on node 0 HOST will do
+    lead: str | None = None  # HOST:PORT; on node 0, and beside hosts, HOST will do
     interface: str | None = None
     link: str | None = None
     hosts: tuple[SshHost, ...] = ()  # started over ssh, the first one leads
@@ -58,6 +58,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError("--hosts starts the nodes itself: leave out --node-rank and --link")
             if said not in (None, len(self.hosts)):
                 raise UsageError(f"--nodes {said}: {len(self.hosts)} hosts are named; leave --nodes out")
+            if self.lead is not None:
+                parse_lead(self.lead)
             return msgspec.structs.replace(self, nodes=len(self.hosts))
         self._check()
         return self
@@ -78,10 +80,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """What a plan needs to know of them. Raises UsageError where a link was asked for and cannot be."""
         if not self.box:
             return Nodes(count=self.nodes)
-        reason = why_not()
+        reason = self._no_links()
         if self.link is not None and reason:
             raise UsageError(f"--link {self.link}: {reason}")
         return Nodes(count=self.nodes, box=True, link=self.link, no_link=reason, no_delay=delay_why_not())
+
+    def _no_links(self) -> str | None:
+        """Why the nodes of one box cannot have links of their own, in one line; None if they can."""
+        if self.nodes > MOST_NODES:
+            return f"a box has links for {MOST_NODES} nodes at most, --nodes {self.nodes} were asked for"
+        return why_not()
 
 
 def from_environment(asked: Asked, environ: Mapping[str, str], said: int | None) -> Asked:
@@ -95,18 +103,24 @@ def from_environment(asked: Asked, environ: Mapping[str, str], said: int | None)
         nodes=place.nodes,
         rank=place.node_rank,
         lead=at_address(*place.lead),
-        secret_file=f".scalemark-{place.job}.secret" if place.launcher == "Slurm" else None,
+        secret_file=f".scalemark-{place.job}.{place.step}.secret" if place.launcher == "Slurm" else None,
     )
 
 
-def over_ssh(asked: Asked, words: Sequence[str], port: int | None = None) -> SshNodes:
-    """The nodes as an ssh job. Without a `port` the first host leads from there."""
+def leads_at(asked: Asked) -> tuple[str, int]:
+    """The name or address by which hosts over ssh reach the first of them, and its port; 0: one has yet to be chosen."""
+    return parse_lead(asked.lead) if asked.lead is not None else (lead_host(asked.hosts), 0)
+
+
+def over_ssh(asked: Asked, words: Sequence[str], lead: tuple[str, int] | None = None) -> SshNodes:
+    """The nodes as an ssh job. `lead`: where this machine leads; else the first host does, from there."""
+    name, port = lead or leads_at(asked)
     return SshNodes(
         name="study",
         words=tuple(words),
         nodes=asked.nodes,
         hosts=asked.hosts,
-        lead=(lead_host(asked.hosts), port or some_port()),
+        lead=(name, port or some_port()),
         folder=os.getcwd(),
         environ=carried(os.environ),
     )

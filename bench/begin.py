@@ -1,8 +1,9 @@
 """What a study needs before its first launch: its header, and the files that take long to make."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -10,13 +11,17 @@ from bench import __version__
 from bench.case import FIELDS, Case
 from bench.errors import UsageError
 from bench.gitstate import git_state
-from bench.machine import Host
+from bench.machine import Host, comparable_facts
 from bench.nodes import Team
 from bench.options import data_plugin
-from bench.plan import Plan
+from bench.plan import STRICT_TARGET, Plan
 from bench.plugins import clip
-from bench.records import StudyHeader
+from bench.records import Member, Pair, StudyHeader
 from bench.stopping import Rules
+
+OTHER_STUDY = "start it as it was, or leave out --resume and give another name by -o"
+
+_One = TypeVar("_One")
 
 
 def header(
@@ -32,7 +37,8 @@ def header(
 ) -> StudyHeader:
     """study.json of a run of this plan. Cells of the study that it goes on with, `before`, stay in it.
 
-    `team` are its nodes, where there are several; `box`: they share one machine.
+    `team` are its nodes, where there are several; `box`: they share one machine. Of `before` those stay that are none
+    of the team's: its launches ran on them.
     """
     planned = {cell.id for cell in plan.cells}
     other = [cell for cell in before.cells if cell.id not in planned] if before else []
@@ -53,17 +59,35 @@ def header(
         git=git_state(),
         host=msgspec.to_builtins(host),
         left_out=plan.left_out,
-        nodes=team.members if team else (),
-        box=box,
-        pairs=team.pairs if team else (),
+        nodes=_with_others(before.nodes if before else (), team.members if team else (), _node),
+        box=box or bool(before and before.box),
+        pairs=_with_others(before.pairs if before else (), team.pairs if team else (), _ends),
     )
+
+
+def _with_others(had: Sequence[_One], found: Sequence[_One], key: Callable[[_One], Any]) -> tuple[_One, ...]:
+    """What was found, and what there was before of other nodes, in the nodes' order."""
+    return tuple(sorted(({key(one): one for one in (*had, *found)}).values(), key=key))
+
+
+def _node(member: Member) -> int:
+    return member.node
+
+
+def _ends(pair: Pair) -> tuple[int, int]:
+    return pair.first, pair.second
 
 
 def check_resumed(plan: Plan, before: StudyHeader, root: Path) -> None:
     """Raise UsageError for a plan with cells that the study to go on with does not have: they would stand in it side by side.
 
-    Cells that the study left out for want of time are its own: another budget may have room for them.
+    So would launches of one box and of machines. Cells that the study left out for want of time are its own: another
+    budget may have room for them.
     """
+    if before.nodes and plan.nodes > 1 and plan.box != before.box:
+        one_box, apart = "one box, whose nodes are agents on one machine", "nodes started one by one"
+        was, now = (one_box, apart) if before.box else (apart, one_box)
+        raise UsageError(f"--resume: {root} was run on {was}, and this is {now}: {OTHER_STUDY}")
     old = {cell.id for cell in before.cells}
     new = [
         cell
@@ -72,7 +96,7 @@ def check_resumed(plan: Plan, before: StudyHeader, root: Path) -> None:
     ]
     if not new or not before.cells:
         return
-    told = []
+    told = ["--aa"] if any(cell.twin_of for cell in new) and not has_twin(before) else []
     for field in FIELDS:
         had = list(dict.fromkeys(repr(getattr(cell.case, field)) for cell in before.cells))
         asked = dict.fromkeys(repr(getattr(cell.case, field)) for cell in new)
@@ -84,6 +108,41 @@ def check_resumed(plan: Plan, before: StudyHeader, root: Path) -> None:
         f"--resume: {root} was run without {clip(what, 400)}: give the settings that it was run with, or leave out"
         " --resume and give another name by -o"
     )
+
+
+def check_nodes(members: Sequence[Member], before: StudyHeader, root: Path) -> None:
+    """Raise UsageError for a node that is another machine than the one of its number in the study to go on with.
+
+    Launches record what node 0 is: nothing else tells those of two machines apart.
+    """
+    had = {member.node: member for member in before.nodes if member.fingerprint}
+    for member in members:
+        old = had.get(member.node, member)
+        if old.fingerprint != member.fingerprint:
+            was, now = comparable_facts(old.host), comparable_facts(member.host)
+            other = [
+                f"{name} {_word(now[name])} (it was {_word(was[name])})"
+                for name in now
+                if now[name] != was[name]
+            ]
+            raise UsageError(
+                f"--resume: {root} was run on other nodes: node {member.node}, now {clip(member.hostname, 60)}, has"
+                f" {clip('; '.join(other), 300)}: {OTHER_STUDY}"
+            )
+
+
+def _word(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def was_strict(before: StudyHeader | None) -> bool:
+    """Whether a study that is gone on with asks for the narrower intervals: it goes on asking for them."""
+    return before is not None and before.target <= STRICT_TARGET
+
+
+def has_twin(before: StudyHeader | None) -> bool:
+    """Whether a study that is gone on with has an A/A pair: it keeps it."""
+    return before is not None and any(cell.twin_of for cell in before.cells)
 
 
 def prepare(plan: Plan) -> None:

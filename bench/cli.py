@@ -1,6 +1,7 @@
 """The command line: one file a verb in verbs/, errors in one line, exit codes that scripts can rely on.
 
-0 fine; 1 some cells failed; 2 bad input or usage; 4 no cell gave a result; 130 interrupted.
+0 fine; 1 some cells failed, or are slower; 2 bad input or usage; 3 not comparable; 4 no cell gave a result; 5 undecided;
+130 interrupted.
 """
 
 import importlib
@@ -13,7 +14,9 @@ import typer
 from bench import __version__, plugins
 from bench.errors import BenchError, UsageError
 
-FIRST = ("plan", "run", "report", "scaling", "doctor", "list")  # the order people meet them in
+FIRST = ("plan", "run", "report", "compare", "scaling", "doctor", "list")  # the order people meet them in
+
+FAULT = "a fault of scalemark itself"
 
 app = typer.Typer(
     name="scalemark",
@@ -50,7 +53,7 @@ def run() -> None:
         _refuse_local_rank(sys.argv[1:])
         app(standalone_mode=True)
     except BenchError as error:
-        _fail(plugins.clip(str(error), 2000), error.exit_code, error)
+        _fail(str(error), error.exit_code, error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
@@ -59,6 +62,9 @@ def run() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 1, error)
+    except Exception as error:  # noqa: BLE001 - what nobody has thought of is told in one line, too
+        text = plugins.clip(" ".join(str(error).split()), 200)
+        _fail(f"{FAULT}: {type(error).__name__}: {text}; SCALEMARK_DEBUG=1 shows where", 1, error)
 
 
 def _refuse_local_rank(words: list[str]) -> None:
@@ -74,5 +80,5 @@ def _refuse_local_rank(words: list[str]) -> None:
 def _fail(line: str, code: int, error: BaseException | None) -> None:
     if error is not None and os.environ.get("SCALEMARK_DEBUG"):
         raise error
-    print(f"scalemark: {line}", file=sys.stderr)
+    print(f"scalemark: {plugins.clip(line, 2000)}", file=sys.stderr)
     sys.exit(code)

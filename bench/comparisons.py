@@ -39,14 +39,34 @@ class Pair:
     refusal: str | None
 
 
-def comparisons(evidence: Evidence, delta: float = stats.DELTA) -> tuple[Comparison, ...]:
-    """Every pair with its ratio and verdict; the study's pairs are one family (Benjamini-Hochberg, q = 0.05)."""
+@dataclass(frozen=True)
+class Family:
+    """How a pair stands among the comparisons that are judged together."""
+
+    size: int = 0
+    adjusted: float | None = None  # its p-value, adjusted (Benjamini-Hochberg); None where it is not judged
+    delta: float = stats.DELTA
+    off: str | None = None  # why no verdict holds
+
+    @property
+    def significant(self) -> bool:
+        """May a difference be claimed?"""
+        return self.adjusted is not None and self.adjusted <= 1 - stats.LEVEL
+
+
+def comparisons(
+    evidence: Evidence, delta: float = stats.DELTA, off: str | None = None
+) -> tuple[Comparison, ...]:
+    """Every pair with its ratio and verdict; the study's pairs are one family (Benjamini-Hochberg, q = 0.05).
+
+    With `off`, the reason why nothing can be believed (an A/A pair differs), every word is `inconclusive`.
+    """
     pairs = list(_pairs(evidence))
     judged = [pair for pair in pairs if pair.refusal is None and pair.estimate.n >= stats.DECIDABLE]
-    rejected = stats.benjamini_hochberg([pair.estimate.p_value or 0.0 for pair in judged])
-    significant = {id(pair): bool(real) for pair, real in zip(judged, rejected, strict=True)}
+    adjusted = stats.benjamini_hochberg_adjusted([pair.estimate.p_value or 0.0 for pair in judged])
+    known = dict(zip(map(id, judged), adjusted.tolist(), strict=True))
     return tuple(
-        _comparison(evidence, pair, delta, significant.get(id(pair), False), len(judged)) for pair in pairs
+        _comparison(evidence, pair, Family(len(judged), known.get(id(pair)), delta, off)) for pair in pairs
     )
 
 
@@ -146,11 +166,11 @@ def _on_cpu(evidence: Evidence, cell: Cell) -> bool:
     return set(evidence.said(cell.id, "device")) <= {"cpu"}
 
 
-def _comparison(evidence: Evidence, pair: Pair, delta: float, significant: bool, family: int) -> Comparison:
+def _comparison(evidence: Evidence, pair: Pair, family: Family) -> Comparison:
     a, b, estimate = pair.a, pair.b, pair.estimate
-    word = _word(pair, delta, significant)
+    word = _word(pair, family)
     spread = None if estimate.error is None else estimate.error * math.sqrt(estimate.n)
-    undecided = word == "inconclusive" and spread is not None
+    undecided = word == "inconclusive" and spread is not None and family.off is None
     assert a.samples_per_s is not None
     assert b.samples_per_s is not None
     return Comparison(
@@ -165,19 +185,22 @@ def _comparison(evidence: Evidence, pair: Pair, delta: float, significant: bool,
         ratio=estimate.interval(),
         verdict=word,
         smallest_visible=stats.smallest_visible(estimate),
-        launches_to_decide=stats.launches_to_decide(spread or 0.0, estimate.mean, delta)
+        launches_to_decide=stats.launches_to_decide(spread or 0.0, estimate.mean, family.delta)
         if undecided
         else None,
-        note="; ".join(_notes(evidence, pair, delta, significant, family)) or None,
+        note="; ".join(_notes(evidence, pair, family)) or None,
+        p_value=estimate.p_value,
+        p_adjusted=family.adjusted,
+        family=family.size,
     )
 
 
-def _word(pair: Pair, delta: float, significant: bool) -> Verdict:
+def _word(pair: Pair, family: Family) -> Verdict:
     if pair.refusal:
         return "not comparable"
-    if _apart(pair):
+    if family.off or _apart(pair):
         return "inconclusive"
-    return stats.verdict(pair.estimate, delta, significant)
+    return stats.verdict(pair.estimate, family.delta, family.significant)
 
 
 def _apart(pair: Pair) -> bool:
@@ -185,16 +208,21 @@ def _apart(pair: Pair) -> bool:
     return not {study for study, _ in pair.a.logs} & {study for study, _ in pair.b.logs}
 
 
-def _notes(evidence: Evidence, pair: Pair, delta: float, significant: bool, family: int) -> Iterator[str]:
+def _notes(evidence: Evidence, pair: Pair, family: Family) -> Iterator[str]:
     estimate = pair.estimate
     if pair.refusal:
         yield pair.refusal
+    elif family.off:
+        yield family.off
     elif estimate.n < stats.DECIDABLE:
         yield f"{ {1: 'one launch', 2: 'two launches'}[estimate.n] }: no verdict"
     elif _apart(pair):
         yield "from different studies: what differs between these is in the ratio"
-    elif not significant and stats.verdict(estimate, delta) not in ("inconclusive", "equivalent"):
-        yield f"not significant among {family} comparisons (Benjamini-Hochberg)"
+    elif not family.significant and stats.verdict(estimate, family.delta) in stats.CLAIMS:
+        yield f"not significant among {family.size} comparisons (Benjamini-Hochberg)"
+    modes = [level(_value(cell.case, pair.factor)) for cell in (pair.a, pair.b) if cell.two_modes]
+    if modes:
+        yield f"doubtful: the launches of {' and of '.join(modes)} fall in two groups"
     hiccups = [level(_value(cell.case, pair.factor)) for cell in (pair.a, pair.b) if cell.hiccups]
     if hiccups:
         yield f"doubtful: few steps dominate the window of {' and of '.join(hiccups)}"
@@ -202,5 +230,5 @@ def _notes(evidence: Evidence, pair: Pair, delta: float, significant: bool, fami
         yield NO_TRANSFER
     if pair.factor == "sync_bn":
         layers = max(evidence.said(pair.b.id, "sync_bn_layers"), default=None)
-        change = format_change(math.exp(-estimate.mean))
+        change = format_change(stats.exp(-estimate.mean))
         yield f"{change} step time" + ("" if layers is None else f", {layers:.0f} SyncBN layers")

@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from bench.answers import Analysis, CellResult, Comparison, Finding, Interval
+from bench.answers import Analysis, CellResult, Comparison, Finding, Interval, Twin
 from bench.case import Case
 from bench.describe import describe
 from bench.measures import MISSING, format_change, format_value
-from bench.wording import cell_labels
+from bench.plugins import clip
+from bench.wording import cell_labels, change_bounds, without_common
+
+MOST_VERDICTS = 30
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -37,7 +40,45 @@ def results(analysis: Analysis) -> str:
     findings = [
         f"{f.level}: {f.message}{_where(f, cases, names)}\n    {f.remedy}{_log(f)}" for f in analysis.findings
     ]
-    return "\n".join(["", table(headers, rows), "", *findings])
+    return "\n".join(["", table(headers, rows), "", *verdicts(analysis), *findings])
+
+
+def verdicts(analysis: Analysis) -> list[str]:
+    """The comparisons as a table, with what each could have shown; none of a quick study, which decides nothing."""
+    if analysis.quick or not (analysis.comparisons or analysis.twins):
+        return []
+    headers = ["setting", "change", "95 % interval", "verdict", "n", "smallest visible", "launches to decide"]
+    rows = [*_twin_rows(analysis), *_comparison_rows(analysis)]
+    rest = len(rows) - MOST_VERDICTS
+    more = [f"{rest} more are in the report"] if rest > 0 else []
+    doubts = [f"verdicts are off: {analysis.off}"] if analysis.off else []
+    return [table(headers, rows[:MOST_VERDICTS]), *more, *doubts, ""]
+
+
+def _twin_rows(analysis: Analysis) -> list[list[str]]:
+    cases = {cell.cell: cell.case for cell in analysis.cells}
+    return [_verdict(f"same again, {describe(cases[pair.cell])}", pair, None) for pair in analysis.twins]
+
+
+def _comparison_rows(analysis: Analysis) -> list[list[str]]:
+    contexts, _ = without_common([one.context for one in analysis.comparisons])
+    names = [
+        f"{one.factor} {one.a} -> {one.b}" + f", {context}" * (context != "default")
+        for one, context in zip(analysis.comparisons, contexts, strict=True)
+    ]
+    return [
+        _verdict(name, one, one.launches_to_decide)
+        for name, one in zip(names, analysis.comparisons, strict=True)
+    ]
+
+
+def _verdict(name: str, one: Comparison | Twin, to_decide: int | None) -> list[str]:
+    ratio = one.ratio
+    known = ratio.low is not None and ratio.high is not None
+    limits = change_bounds(ratio).replace("\u00a0", " ") if known else f"{MISSING} (n = {ratio.n})"
+    visible = MISSING if one.smallest_visible is None else f"{one.smallest_visible:.1%}"
+    decide = MISSING if to_decide is None else str(to_decide)
+    return [clip(name, 70), format_change(ratio.value), limits, one.verdict, str(ratio.n), visible, decide]
 
 
 def _log(finding: Finding) -> str:
@@ -81,13 +122,21 @@ def _row(name: str, cell: CellResult, last: str) -> list[str]:
     speed = cell.samples_per_s
     return [
         name,
-        cell.status + (" (not converged)" if cell.converged is False else ""),
+        cell.status + _doubts(cell),
         str(cell.launches),
         format_value("samples_per_s", speed.value if speed else None),
         _half_width(speed),
         format_value("step_s", cell.step_s),
         last,
     ]
+
+
+def _doubts(cell: CellResult) -> str:
+    """What has to be said beside its interval."""
+    said = ["not converged"] * (cell.converged is False) + [
+        mark for mark in cell.marks if mark == "two modes"
+    ]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _efficiency(cell: CellResult) -> str:

@@ -37,6 +37,7 @@ def main() -> None:
     sys.path.append(os.getcwd())  # last: a user's own `bench` must not shadow ours
     forkserver.set_forkserver_preload(["bench.preload"])
     forkserver.ensure_running()  # preloads torch while this process does the same
+    _end_with_fork_server()
     logging.disable(logging.WARNING)
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = (
         "1"  # every node has as many ranks: none waits to be told its own
@@ -51,6 +52,21 @@ def main() -> None:
             outcome = Outcome(launch=launch.launch, error=f"{type(error).__name__}: {error}"[:2000])
         answers.write(msgspec.json.encode(outcome) + b"\n")
     guard.kill_group(os.getpgrp())
+
+
+def _end_with_fork_server() -> None:
+    """Ranks outlive the fork server, and the agent takes its end for theirs: the engine ends, with all of them."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+
+    def ended(_: int) -> None:
+        os.write(2, b"the fork server died\n")
+        guard.kill_group(os.getpgrp())
+
+    fd = guard.open_pidfd(pid)
+    if fd is None:
+        ended(0)
+    else:
+        guard.watch({fd: 0}, ended)
 
 
 def _warm_up() -> None:

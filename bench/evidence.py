@@ -4,19 +4,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from bench import frame, stats
 from bench.answers import Interval
 from bench.case import Case
+from bench.checked import Verification
+from bench.closing import Closed, Limits, why_closed
+from bench.contamination import told
 from bench.records import PHASES, StudyHeader
 from bench.store import Store, finite
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+Stopped = Closed | Literal["budget", "interrupted"]
 Block = tuple[str, int]  # study and block: launches of one block ran side by side
 
 # What is read back in the ranks and asked for here; `said` gives the distinct values.
@@ -43,6 +47,10 @@ class Cell:
     target: float
     min_launches: int
     launches: tuple[Any, ...]
+    twin_of: str | None = None  # the cell that it repeats: judged against that one, and part of nothing else
+    unequal: str | None = None  # why it does not train as one process does, where that was seen (verify)
+    max_launches: int = 0  # 0: not known
+    timed: bool = False  # the study had a time budget
 
     @cached_property
     def shown(self) -> tuple[Any, ...]:
@@ -60,18 +68,25 @@ class Cell:
     @property
     def comparable(self) -> bool:
         """May this cell win or lose a verdict?"""
-        return bool(self.shown) and self.shown[0].comparable
+        return self.unequal is None and bool(self.shown) and self.shown[0].comparable
 
     @property
     def usable(self) -> bool:
-        """May this cell be a point of a curve? (An unsteady one may: it is marked.)"""
-        return bool(self.shown) and self.shown[0].reject is None
+        """May this cell be a point of a curve? (An unsteady one may: it is marked. The same again may not.)"""
+        return (
+            self.twin_of is None
+            and self.unequal is None
+            and bool(self.shown)
+            and self.shown[0].reject is None
+        )
 
     @property
     def doubt(self) -> str | None:
         """Why the cell enters no comparison, or None."""
         if self.comparable:
             return None
+        if self.unequal is not None and self.shown:
+            return self.unequal
         return (self.shown[0].reject or "unsteady") if self.shown else "no launch finished"
 
     @cached_property
@@ -96,6 +111,20 @@ class Cell:
         return None if half is None else half <= self.target and len(self.shown) >= self.min_launches
 
     @property
+    def stopped(self) -> Stopped | None:
+        """Why no further launch of it was run; None where none was, and over several studies."""
+        if len({row.study for row in self.launches}) != 1 or not self.max_launches:
+            return None
+        known = [row for row in self.launches if row.cause != "contaminated"]
+        counted = [row for row in known if row.status == "ok" or row in self.failures]
+        outcomes = [(row.status, row.reason) for row in counted if row.status != "interrupted"]
+        limits = Limits(min_launches=self.min_launches, max_launches=self.max_launches, target=self.target)
+        logs = [row.y for row in self.shown]
+        closed = why_closed(logs, sum(status == "ok" for status, _ in outcomes), outcomes, limits)
+        cut_short = self.launches[-1].status == "interrupted" or not self.timed
+        return closed or ("interrupted" if cut_short else "budget")
+
+    @property
     def reference(self) -> bool:
         """Did an implementation of the suite's own stand in for torch's?"""
         return any(row.reference for row in self.shown)
@@ -106,6 +135,11 @@ class Cell:
         told = (name for row in self.shown for name in row.stand_ins)
         names = (name for name in told if "reference" not in name and SERIAL not in name)
         return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def two_modes(self) -> bool:
+        """Do its launches fall in two groups? Then its interval is too narrow."""
+        return stats.bimodal([row.y for row in self.shown])
 
     @cached_property
     def hiccups(self) -> tuple[Any, ...]:
@@ -120,12 +154,14 @@ class Cell:
     def marks(self) -> tuple[str, ...]:
         """What has to be said beside every number of this cell."""
         said = [mark for row in self.shown for mark in row.marks]
+        said += told(row.contaminated for row in self.shown).values()
         states = {row.steady for row in self.shown}
         said += ["unsteady"] * ("unsteady" in states) + ["steady state assumed"] * ("assumed" in states)
-        said += ["hiccups"] * bool(self.hiccups)
+        said += ["hiccups"] * bool(self.hiccups) + ["two modes"] * self.two_modes
         named = any("reference" in mark for mark in said)
         said += ["reference implementation"] * (self.reference and not named) + list(self.stand_ins)
         said += [row.reject for row in self.shown if row.reject]
+        said += ["not the same computation"] * (self.unequal is not None)
         return tuple(dict.fromkeys(said))
 
     def average(self, name: str) -> float | None:
@@ -142,6 +178,7 @@ class Evidence:
     cells: dict[str, Cell]
     ranks: "DataFrame"
     stores: Mapping[str, Store] = field(default_factory=dict)  # by the study's name in the frames
+    verified: tuple[Verification, ...] = ()
 
     @property
     def headers(self) -> tuple[StudyHeader, ...]:
@@ -155,8 +192,14 @@ class Evidence:
 
     @property
     def measured(self) -> list[Cell]:
-        """Cells that have numbers to show."""
-        return [cell for cell in self.cells.values() if cell.shown]
+        """Cells that have numbers to show, each once: not those that repeat another."""
+        return [cell for cell in self.cells.values() if cell.shown and cell.twin_of is None]
+
+    @property
+    def twins(self) -> list[tuple[Cell, Cell]]:
+        """A/A pairs that have numbers on both sides: a cell, and the one that repeats it."""
+        pairs = [(self.cells.get(cell.twin_of or ""), cell) for cell in self.cells.values()]
+        return [(first, again) for first, again in pairs if first and first.shown and again.shown]
 
     def rank_rows(self, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Columns of `ranks` as plain tuples, one a rank of a launch."""
@@ -216,21 +259,27 @@ def gather(stores: Sequence[Store]) -> Evidence:
     for row in frames.launches.itertuples(index=False, name="Row"):
         rows.setdefault(str(row.cell), []).append(row)
     cells: dict[str, Cell] = {}
+    found = [one for store in stores if (one := store.verification()) is not None]
+    unequal = {cell: why for one in found for cell, why in one.failed().items()}
     limits = (0.0, 0)
     for header in frames.headers:
         limits = (header.target, header.min_launches)
         for plan in header.cells:
             if plan.id not in cells:
                 launches = tuple(rows.get(plan.id, ()))
-                cells[plan.id] = Cell(plan.id, plan.case, plan.suite, plan.skipped, *limits, launches)
+                cells[plan.id] = Cell(
+                    plan.id, plan.case, plan.suite, plan.skipped, *limits, launches, plan.twin_of,
+                    unequal.get(plan.id), header.max_launches, header.budget_s is not None,
+                )  # fmt: skip
     for cell in rows.keys() - cells.keys():  # the plan was changed after these had run
         cells[cell] = Cell(cell, rows[cell][0].case, "", None, *limits, tuple(rows[cell]))
     named = dict(zip(frame.study_names(stores), stores, strict=True))
-    return Evidence(frames, cells, _shown_ranks(frames.ranks, cells.values()), named)
+    return Evidence(frames, cells, _shown_ranks(frames.ranks, cells.values()), named, tuple(found))
 
 
 def _shown_ranks(ranks: "DataFrame", cells: Iterable[Cell]) -> "DataFrame":
-    shown = {(row.study, row.launch) for cell in cells for row in cell.shown}
+    """Of the launches that `measured` has: those of a cell that repeats another are no further ranks of it."""
+    shown = {(row.study, row.launch) for cell in cells if cell.twin_of is None for row in cell.shown}
     keys = zip(ranks["study"], ranks["launch"], strict=True)
     return ranks[np.array([key in shown for key in keys], bool)]
 

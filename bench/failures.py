@@ -14,6 +14,11 @@ PATTERNS = (
     ),
     ("shm_full", r"(?<!resource: )shared memory|/dev/shm|Bus error|write to file </torch_"),
     ("fd_limit", r"Too many open files|received 0 items of ancdata|Errno 24\b"),
+    (
+        "thread_limit",
+        r"can't start new thread|[Tt]hread creation failed|pthread_create|^BlockingIOError.*Errno 11\b"
+        r"|^\w+: Resource temporarily unavailable",
+    ),
     ("disk_full", r"No space left on device|Errno 28\b"),
     ("oom_host", r"MemoryError|can't allocate memory|Cannot allocate memory|not enough memory"),
     ("port_in_use", r"EADDRINUSE|address already in use|Address already in use"),
@@ -39,12 +44,15 @@ PATTERNS = (
     ("no_such_name", r"module 'torch[\w.]*' has no attribute|got an unexpected keyword argument"),
     ("import_error", r"ModuleNotFoundError|ImportError"),
     (
+        "loader_worker",
+        r"DataLoader worker|DataLoader timed out",
+    ),  # whose own connections are not those between ranks
+    (
         "communication",
         r"Connection closed by peer|Connection reset|Broken pipe|Connection refused|Gloo .*fail|gloo/transport"
         r"|NCCL error|DistBackendError|DistNetworkError|DistStoreError|Timed out waiting|Socket Timeout"
         r"|Wait timeout|store.*timeout|Rendezvous|barrier.*timed out",
     ),
-    ("loader_worker", r"DataLoader worker|DataLoader timed out"),
     ("usage", r"^UsageError"),
 )
 
@@ -53,6 +61,7 @@ REMEDIES = {
     "oom_host": "use fewer loader workers or ranks, or raise the memory limit of this container",
     "shm_full": "raise /dev/shm (docker: --shm-size), or lower num_workers, prefetch_factor or the batch",
     "fd_limit": "raise the limit of open files (ulimit -n), or lower num_workers",
+    "thread_limit": "raise the limit of processes (ulimit -u; docker: --pids-limit), or lower num_workers and threads",
     "disk_full": "free space where temporary files and results are written",
     "port_in_use": "let the suite choose a free port, or stop the process that holds it",
     "batchnorm_single_value": "give every device at least two samples a step",
@@ -224,13 +233,19 @@ def _reason(end: RankEnd, oom_kills: int) -> str:
 
 def _detail(end: RankEnd, oom_kills: int) -> str:
     if end.error is not None:
-        return f"rank {end.rank}: {end.error_type}: {one_line(end.error)}"
+        return f"rank {end.rank}: {end.error_type}: {one_line(_own_words(end.error))}"
     name = signal_name(end.exitcode)
     if name:
         cause = " by the kernel: out of memory" if name == "SIGKILL" and oom_kills else ""
         return f"rank {end.rank}: ended by {name}{cause}"
     code = "an unknown exit code" if end.exitcode is None else f"exit code {end.exitcode}"
     return f"rank {end.rank}: ended with {code} and left no trace"
+
+
+def _own_words(error: str) -> str:
+    """The traceback that torch puts into what a loader worker raised is in the log: its first and last lines tell."""
+    first, told, traceback = error.partition("Original Traceback (most recent call last):")
+    return f"{first.strip()} {traceback.strip().splitlines()[-1]}" if told and traceback.strip() else error
 
 
 def one_line(text: str, length: int = 300) -> str:

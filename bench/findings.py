@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from bench.answers import Finding
-from bench.checks import causes, devices, memory, network, nodes, recipe, setup, trust, watched
+from bench.checks import causes, devices, memory, network, nodes, recipe, same, setup, trust, watched
 from bench.checks.seen import Check, Known, capped
 
 Level = Literal["info", "warning", "problem"]
@@ -22,6 +22,10 @@ TABLE = (
     Rule("failed-launches", "problem", setup.failed_launches, "look at the log of the rank that failed first"),
     Rule("not-in-effect", "problem", setup.settings_not_in_effect,
          "change the setting or the host; these rows are in no curve and no comparison"),
+    Rule("not-the-same", "problem", same.not_the_same,
+         "look at what there depends on the rank (RANK, seeds, hooks); scalemark verify SUITE shows all checks"),
+    Rule("aa-differs", "problem", trust.aa_differs,
+         "look for what differs between two runs of one cell (placement, clocks, other work), and measure again"),
     Rule("throughput-falls", "problem", causes.throughput_falls,
          "use fewer devices, or give each more work a step (a larger batch), or a faster link between them"),
     Rule("throughput-may-fall", "warning", causes.throughput_may_fall,
@@ -61,6 +65,8 @@ TABLE = (
     Rule("not-converged", "warning", trust.not_converged,
          "go on with --resume and a larger budget, or measure on a quieter host"),
     Rule("busy-host", "warning", trust.busy_host, "measure again when nothing else runs: these numbers are too low"),
+    Rule("contaminated", "warning", trust.contaminated,
+         "measure again when the machine is quiet: docs/method.md has every cause; those disqualified ran again, within a cap"),
     Rule("foreign-process", "warning", devices.foreign_processes,
          "measure again when the device is free: nvidia-smi shows who is on it"),
     Rule("rank-on-two-devices", "warning", devices.rank_on_other_device,
@@ -69,6 +75,10 @@ TABLE = (
          "look at cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"),
     Rule("unsteady", "warning", trust.unsteady,
          "measure more steps, and look for heat, power limits or other work on the host"),
+    Rule("study-drifts", "warning", trust.study_drifts,
+         "let the machine warm up before the study; comparisons are paired by block and stand, levels of cells do not"),
+    Rule("instrumentation-cost", "warning", trust.instrumentation_cost,
+         "give each step more work (a larger batch); compare such cells with each other only"),
     Rule("two-modes", "warning", trust.two_modes,
          "look for what differs between the groups: placement, clocks, other work on the host"),
     Rule("mixed-hosts", "warning", setup.mixed_hosts, "compare only launches of one host and one set of versions"),
@@ -102,6 +112,8 @@ TABLE = (
          "normal at full load; compare only devices with the same limit (nvidia-smi -q -d POWER)"),
     Rule("steady-assumed", "info", trust.steady_assumed, "set steps to 53 or more to have warm-up found"),
     Rule("rank-warnings", "info", setup.rank_warnings, "follow the warning, or ignore it knowingly"),
+    Rule("not-verified", "info", same.not_told,
+         "read comparisons of these cells as of what was asked for, not of what is known to train alike"),
     Rule("not-run", "info", setup.not_run, "go on with --resume"),
     Rule("quick-study", "info", trust.quick_study, "run without --quick for intervals and verdicts"),
 )  # fmt: skip

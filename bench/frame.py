@@ -7,9 +7,11 @@ Durations are in seconds, sizes in bytes; what was not measured is missing (NaN 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bench.case import Case
+from bench.contamination import replaced
 from bench.environment import bare_uuid
 from bench.records import PHASES, Effective, LaunchRecord, RankMemory, RankSummary, Samples, StudyHeader
 from bench.store import Broken, Store
@@ -17,6 +19,9 @@ from bench.store import Broken, Store
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+# Declared causes, beside the classes of failures.py, for which a launch has no vote. No other is ever left out.
+CAUSES = ("no throughput", "not as requested", "contaminated", "rank missing", "unsteady")
+MOST_NAMED = 8  # missing ranks
 CASE_FIELDS = Case.__struct_fields__
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 MEMORY_COLUMNS = RankMemory.__struct_fields__
@@ -44,12 +49,21 @@ def load(stores: Sequence[Store]) -> Frames:
     headers = tuple(store.header() for store in stores)
     for store, study, header in zip(stores, study_names(stores), headers, strict=True):
         suites = {cell.id: cell.suite for cell in header.cells}
+        instead: dict[str, str] = {}
+        first = len(rows)
         for record in store.read():
             if isinstance(record, Broken):
                 broken.append(f"{store.launches_path}:{record.line}: {record.problem}")
                 continue
-            rows.append(_launch_row(record, study, suites.get(record.cell)))
+            row = _launch_row(record, study, suites.get(record.cell))
+            if any(isinstance(value, int) and abs(value) >= 2**63 for value in row.values()):
+                broken.append(f"{store.launches_path}: {record.launch}: sums of more than 64 bits")
+                continue
+            rows.append(row)
+            instead |= replaced([record])
             _add_ranks(ranks, record, study)
+        for row in rows[first:]:
+            _leave_out(row, instead.get(row["launch"]))
     table = DataFrame(rows, columns=list(_LAUNCH_COLUMNS), dtype=object)
     return Frames(
         headers,
@@ -86,12 +100,23 @@ _LAUNCH_COLUMNS = (
     *CASE_FIELDS,
     *("devices", "global_batch", "case"),
     *("samples_per_s", "y", "step_s", "p50_s", "p95_s", "p99_s", "window_steps", "outliers"),
+    *("step_sd", "mean_error"),
     *PHASE_COLUMNS,
     *("first_step_s", "first_batch_s", "compile_s"),
-    *("energy_per_sample_j", "steady", "drift", "clock", "implementation", "stand_ins", "marks"),
+    *(
+        "energy_per_sample_j",
+        "steady",
+        "drift",
+        "clock",
+        "implementation",
+        "stand_ins",
+        "marks",
+        "contaminated",
+    ),
     *(
         "mismatches",
         "reject",
+        "cause",
         "comparable",
         "reference",
         "fingerprint",
@@ -104,7 +129,7 @@ _LAUNCH_COLUMNS = (
 _RANK_COLUMNS = (
     *("study", "launch", "cell", "block", "rank", "node", "host", "status", "step_s"),
     *PHASE_COLUMNS,
-    *("rendezvous_s", "build_s", "first_batch_s", "first_step_s", "warnings", "network"),
+    *("rendezvous_s", "build_s", "first_batch_s", "first_step_s", "warnings", "network", "instrumentation_s"),
     *EFFECTIVE_COLUMNS,
     *COUNT_COLUMNS,
     *MEMORY_COLUMNS,
@@ -133,6 +158,8 @@ _LAUNCH_FLOATS = (
         "p99_s",
         "window_steps",
         "outliers",
+        "step_sd",
+        "mean_error",
         "drift",
         "first_rank",
     ),
@@ -141,7 +168,7 @@ _LAUNCH_FLOATS = (
 )
 _RANK_FLOATS = (
     *("step_s", *PHASE_COLUMNS, "rendezvous_s", "build_s", "first_batch_s", "first_step_s"),
-    *("world_size", "devices_used", "threads", "sync_bn_layers", "batch"),
+    *("instrumentation_s", "world_size", "devices_used", "threads", "sync_bn_layers", "batch"),
     *COUNT_COLUMNS,
     *(name for name in MEMORY_COLUMNS if name not in ("device_used_source", "per_device_allocated_bytes")),
 )
@@ -161,7 +188,7 @@ def study_names(stores: Sequence[Store]) -> list[str]:
 def _launch_row(record: LaunchRecord, study: str, suite: str | None) -> dict[str, Any]:
     case, window = record.requested, record.window
     rate = window.samples_per_s if window else None
-    reject = _reject(record)
+    cause, reject = _reject(record)
     row = {name: getattr(record, name) for name in _LAUNCH_COLUMNS if name in _RECORD_FIELDS}
     row |= {name: getattr(case, name) for name in CASE_FIELDS}
     row |= {"study": study, "suite": suite, "case": case}
@@ -171,34 +198,45 @@ def _launch_row(record: LaunchRecord, study: str, suite: str | None) -> dict[str
     if window:
         row |= {"step_s": window.step_s, "p50_s": window.p50_s, "p95_s": window.p95_s, "p99_s": window.p99_s}
         row |= {"window_steps": window.steps, "outliers": window.outliers}
+        row |= {"step_sd": window.step_sd, "mean_error": window.mean_error}
         row |= {"steady": window.cut.state, "drift": window.cut.drift}
         row |= {"energy_per_sample_j": _energy_per_sample(record, window.samples)}
     row["stand_ins"] = _stand_ins(record.ranks)
     row |= {"reject": reject, "reference": record.implementation == "reference"}
     row["comparable"] = reject is None and row.get("steady") != "unsteady"
+    row["cause"] = cause or (None if row["comparable"] else "unsteady")
     return row
 
 
 _RECORD_FIELDS = frozenset(LaunchRecord.__struct_fields__) - frozenset(CASE_FIELDS)
 
 
-def _reject(record: LaunchRecord) -> str | None:
-    """Why a launch has no place in curves and comparisons, or None."""
+def _leave_out(row: dict[str, Any], replaced_by: str | None) -> None:
+    """A contaminated launch in whose place another was run has no vote."""
+    if replaced_by is not None and row["reject"] is None:
+        words = "; ".join(row["contaminated"])
+        row |= {"cause": "contaminated", "reject": f"{words}; replaced by {replaced_by}", "comparable": False}
+
+
+def _reject(record: LaunchRecord) -> tuple[str, str] | tuple[None, None]:
+    """The cause, a failure's class or one of CAUSES, and the reason why a launch has no place in curves and comparisons."""
     if record.status != "ok":
-        return record.reason or record.status
+        return record.reason or record.status, record.reason or record.status
     if record.window is None or not record.window.samples_per_s:
-        return "window too short: no throughput"
+        return "no throughput", "window too short: no throughput"
     if record.mismatches:
-        return "; ".join(record.mismatches)
+        return "not as requested", "; ".join(record.mismatches)
     missing = _missing_ranks(record.ranks)
-    return f"{missing} missing" if missing else None
+    return ("rank missing", f"{missing} missing") if missing else (None, None)
 
 
 def _missing_ranks(summaries: Sequence[RankSummary]) -> str:
     """ "rank 3" where the others say that there were four: no silent average over three."""
     sizes = [rank.effective.world_size for rank in summaries if rank.effective]
-    gone = sorted(set(range(max(sizes, default=0))) - {rank.rank for rank in summaries})
-    return f"rank {', '.join(map(str, gone))}" if gone else ""
+    there, size = {rank.rank for rank in summaries}, max(sizes, default=0)
+    gone = list(islice((rank for rank in range(size) if rank not in there), MOST_NAMED + 1))
+    more = ", ..." if len(gone) > MOST_NAMED else ""
+    return f"rank {', '.join(map(str, gone[:MOST_NAMED]))}{more}" if gone else ""
 
 
 def _energy_per_sample(record: LaunchRecord, samples: int) -> float | None:
@@ -226,7 +264,7 @@ def _add_ranks(columns: dict[str, list[Any]], record: LaunchRecord, study: str) 
         head = (study, record.launch, record.cell, record.block, rank.rank, rank.node, rank.host, rank.status)
         times = (rank.step_s, *(rank.phases_s.get(phase) for phase in PHASES))
         start = (rank.rendezvous_s, rank.build_s, rank.first_batch_s, rank.first_step_s)
-        told = (rank.warnings, rank.network)
+        told = (rank.warnings, rank.network, rank.instrumentation_s)
         parts = (
             *_values(rank.effective, EFFECTIVE_COLUMNS),
             *_values(rank.counts, COUNT_COLUMNS),

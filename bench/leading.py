@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from bench import interfaces, secret, wire
-from bench.asked import Asked, over_ssh, parse_lead
+from bench.asked import Asked, leads_at, over_ssh, parse_lead
 from bench.errors import UsageError
 from bench.follower import Follower
 from bench.hints import fault_hints
-from bench.launchers._job import address as at_address
-from bench.launchers._lead import lead_host
+from bench.launchers import hand
+from bench.launchers._job import Job
 from bench.machine import Host, fingerprint, probe_host
 from bench.netns import Box
 from bench.nodes import Team
@@ -23,7 +22,7 @@ from bench.plan import Plan
 from bench.reach import reach
 from bench.records import Member
 from bench.sameness import mine
-from bench.started import Followers, SshFollowers, line
+from bench.started import Followers, SshFollowers
 
 LOOPBACK = "127.0.0.1"
 HINTS = ("shm-small", "shm-full", "fd-limit", "memory-limit")  # that a launch may fail of
@@ -65,7 +64,7 @@ def _towards(address: str, port: int) -> tuple[str, str]:
 def lead(
     asked: Asked, plan: Plan, host: Host, words: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[tuple[Team, Box | None]]:
-    """All nodes together, ready to run a plan: this one leads. `words`: the command's, without those of nodes.
+    """All nodes together, ready to run a plan: this one leads. `words`: the command's, without its options.
 
     On one box the others are started here, each behind a link of its own where a cell asks for one.
     """
@@ -79,7 +78,7 @@ def lead(
         if asked.secret_file:
             stack.callback(Path(asked.secret_file).unlink, missing_ok=True)
         store = wire.host(address, port, known)
-        at = at_address(address, store.port)
+        job = Job(name="study", words=tuple(words), nodes=asked.nodes, lead=(address, store.port))
         started: Followers | SshFollowers = SshFollowers(say) if asked.hosts else Followers()
         stack.callback(started.end)
         if asked.interface is not None:
@@ -91,22 +90,27 @@ def lead(
             Team(store, me, mine(cases), asked.nodes, say, started.check, asked.wait_s, asked.box)
         )
         if isinstance(started, SshFollowers):
-            started.start(over_ssh(asked, words, store.port), known)
+            started.start(over_ssh(asked, started_words(asked, words), (address, store.port)), known)
         elif asked.box:
-            started.start(asked.nodes, words, at, known, box)
+            started.start(msgspec.structs.replace(job, words=started_words(asked, words)), known, box)
         elif not (asked.secret or asked.secret_file):  # a launcher starts the others itself
-            _say_lines(asked, words, at, address, say)
+            _say_lines(job, address, say)
         team.gather(cases)
         started.quiet = True
         _say_hints(team, say)
         yield team, box
 
 
-def _say_lines(asked: Asked, words: Sequence[str], at: str, address: str, say: Callable[[str], None]) -> None:
-    for node in range(1, min(asked.nodes, 5)):
-        say(f"on node {node}: {shlex.join(line(words, node, asked.nodes, at))}")
-    if asked.nodes > 5:
-        say(f"... and so on up to --node-rank {asked.nodes - 1}")
+def started_words(asked: Asked, words: Sequence[str]) -> tuple[str, ...]:
+    """The words for nodes that this one starts: nobody else gives them their interface."""
+    return (*words, *(("--interface", asked.interface) if asked.interface else ()))
+
+
+def _say_lines(job: Job, address: str, say: Callable[[str], None]) -> None:
+    for node in range(1, min(job.nodes, 5)):
+        say(f"on node {node}: {hand.line(job, node)}")
+    if job.nodes > 5:
+        say(f"... and so on up to --node-rank {job.nodes - 1}")
     if not os.environ.get(secret.NAME):
         file = os.environ.get(secret.FILE) or secret.default_path()
         say(f"the others need this study's secret: {file} copied there, or {secret.NAME} set alike")
@@ -131,11 +135,9 @@ def _own_address(asked: Asked, box: Box | None, host: Host) -> tuple[str, int]:
     """Where the study's store listens: loopback unless told otherwise."""
     if box is not None:
         return box.address(0), 0
-    if asked.hosts:
-        return _resolved(lead_host(asked.hosts), host, asked.interface), 0
-    if asked.lead is None:
+    if asked.lead is None and not asked.hosts:
         return LOOPBACK, 0
-    name, port = parse_lead(asked.lead)
+    name, port = leads_at(asked)
     return _resolved(name, host, asked.interface), port
 
 

@@ -57,7 +57,8 @@ class Live:
         self._order += 1
         left = "" if left_s is None else f"about {clock(left_s)} left"
         self._progress.update(self._study, completed=self._order, note=left)
-        self._line(f"[{record.block + 1}:{self._order}/{self._cells}] {record.cell}  {told(record)}  {left}")
+        place = "again" if record.retry_of else f"{self._order}/{self._cells}"
+        self._line(f"[{record.block + 1}:{place}] {record.cell}  {told(record)}  {left}")
 
     def say(self, text: str) -> None:
         """One line."""
@@ -72,7 +73,7 @@ def told(record: LaunchRecord) -> str:
     if record.window is None:
         return f"{record.status}: {record.reason}: {record.detail}"
     speed = format_value("samples_per_s", record.window.samples_per_s)
-    marks: list[str] = [*record.marks, *record.mismatches]
+    marks: list[str] = [*record.marks, *record.contaminated, *record.mismatches]
     if record.window.cut.state == "unsteady":
         marks.insert(0, "unsteady")
     return f"{speed}, step {format_value('step_s', record.window.step_s)}" + (

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
@@ -97,6 +98,24 @@ def split(gaps_s: np.ndarray, micro_batches: int) -> tuple[np.ndarray, np.ndarra
     steps = gaps_s.reshape(-1, marks_a_step(micro_batches))
     inner = MICRO * micro_batches
     return steps[:, :inner].reshape(len(steps), micro_batches, MICRO).copy(), steps[:, inner:].copy()
+
+
+def marks_cost_s(
+    new_clock: Callable[[], Clock], micro_batches: int, marks: int = 200, rounds: int = 9
+) -> float:
+    """Seconds of a step that its marks take on this host, each with its count: the median of some rounds.
+
+    A loop of its own, on fresh clocks: caches are warm here, so it is a bound from below.
+    """
+    beat, seconds = memoryview(bytearray(8)).cast("q"), []
+    for _ in range(rounds):
+        mark, passed = new_clock().mark, 0
+        began = time.perf_counter()
+        for _ in range(marks):
+            mark()
+            beat[0] = passed = passed + 1
+        seconds.append((time.perf_counter() - began) / marks)
+    return marks_a_step(micro_batches) * median(seconds)
 
 
 @dataclass

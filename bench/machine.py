@@ -8,6 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ __all__ = [
 ]  # fmt: skip
 
 PROBE_TIMEOUT_S = 60.0
+# what an environment brings along: under test where two of them run side by side on one machine
+SOFTWARE = frozenset({"torch", "cuda", "rocm", "nccl", "python", "scalemark"})
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +212,7 @@ def own_python(statement: str) -> list[str]:
     Neither the working directory nor a script's folder is on its path: a user's own `bench` cannot
     take the place of this one.
     """
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).absolute().parent.parent)  # as found: beside a link to it lies nothing else
     return [sys.executable, "-P", "-c", f"import sys; sys.path.append({root!r}); {statement}"]
 
 
@@ -246,18 +249,23 @@ def unwatched(host: Host) -> str | None:
 
 def comparable(host: Host) -> dict[str, Any]:
     """What must be equal for results of two hosts to be compared, by name."""
+    return comparable_facts(msgspec.to_builtins(host))
+
+
+def comparable_facts(host: Mapping[str, Any]) -> dict[str, Any]:
+    """`comparable` of a host as a study records it: plain data, of an older version where fields are missing."""
     return {
-        "cpu_model": host.cpu_model,
-        "cpus_usable": host.cpus_usable,
-        "cpu_quota": host.cpu_quota,
-        "numa_nodes": host.numa_nodes,
-        "governor": host.governor,
-        "devices": [device.name for device in host.devices],
-        "device_links": sorted(link.path for link in host.device_links or []),
-        "driver": host.driver,
-        "torch": host.torch,
-        "cuda": host.cuda,
-        "nccl": host.nccl,
+        "cpu_model": host.get("cpu_model"),
+        "cpus_usable": host.get("cpus_usable"),
+        "cpu_quota": host.get("cpu_quota"),
+        "numa_nodes": host.get("numa_nodes"),
+        "governor": host.get("governor"),
+        "devices": [device["name"] for device in host.get("devices") or ()],
+        "device_links": sorted(link["path"] for link in host.get("device_links") or ()),
+        "driver": host.get("driver"),
+        "torch": host.get("torch"),
+        "cuda": host.get("cuda"),
+        "nccl": host.get("nccl"),
     }
 
 

@@ -16,7 +16,7 @@ from bench import plugins, progress, recipe
 from bench.build import Source, make_model, make_source, move
 from bench.errors import BenchError
 from bench.joining import barrier, enter, slowest
-from bench.loop import CpuClock, EventClock, Training, timed_steps
+from bench.loop import CpuClock, EventClock, Training, marks_cost_s, timed_steps
 from bench.memory import MemoryWindow
 from bench.place import Place
 from bench.probes import BUDGET_S, network
@@ -76,6 +76,7 @@ def work(
         "last_loss": loss if loss is not None and math.isfinite(loss) else None,
         "loss_finite": math.isfinite(loss) if loss is not None else None,
         "effective": facts,
+        "instrumentation_s": marks_cost_s(lambda: _clock(place), training.micro_batches),
         **_trace(window, place, source, facts),
     }
     if launch.probe_network and place.world_size > 1:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # plug-ins load without torch; these are types only
 
     from bench.answers import Analysis
     from bench.case import Case
+    from bench.compared import Allocation
     from bench.launchers._job import Job
     from bench.store import Store
     from bench.workload import Sample, Workload
@@ -33,6 +34,7 @@ KINDS = {
     "suites": "named sets of cells",
     "figures": "pictures in the report",
     "exporters": "formats that a study is written in for other programs",
+    "importers": "files of other programs that can be compared",
     "launchers": "how the command comes to several nodes",
     "verbs": "commands of scalemark",
 }
@@ -146,6 +148,19 @@ class Exporter:
     suffix: str
     files: "Callable[[Sequence[Store], bool], dict[str, bytes]]"
     tables: bool = True
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One format of another program whose results can be compared.
+
+    `read(path)` gives a file as an allocation; `suffix` is how such files end. It raises UsageError for a file
+    that cannot be read or is no such file.
+    """
+
+    summary: str
+    suffix: str
+    read: "Callable[[Path], Allocation]"
 
 
 @dataclass(frozen=True)

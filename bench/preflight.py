@@ -1,11 +1,14 @@
 """Before a study: build a model once, in a process of its own, and say what it brings."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import msgspec
 
+from bench import guard
 from bench.case import Case, canonical
 from bench.errors import UsageError
 from bench.legal import Brought
@@ -22,27 +25,49 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def brought_by(case: Case) -> Brought:
     """What the model of a case brings. Raises UsageError, one line, if it cannot be built or pickled."""
-    command = own_python("import os; sys.path.append(os.getcwd()); from bench.preflight import main; main()")
     try:
-        done = subprocess.run(command, input=canonical(case), capture_output=True, timeout=LIMIT_S)
+        code, out, errors = _built(canonical(case))
     except subprocess.TimeoutExpired:
         raise UsageError(f"model {clip(case.model)!r}: building it took more than {LIMIT_S:.0f} s") from None
     try:
-        answer = msgspec.json.decode(done.stdout.splitlines()[-1], type=_Answer)
+        answer = msgspec.json.decode(out.splitlines()[-1], type=_Answer)
     except (IndexError, msgspec.DecodeError):
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
         raise UsageError(
-            f"model {clip(case.model)!r}: the process that built it ended with {done.returncode}: {clip(lines[-1], 200)}"
+            f"model {clip(case.model)!r}: the process that built it ended with {code}: {clip(lines[-1], 200)}"
         ) from None
     if answer.brought is None:
         raise UsageError(str(answer.error))
     return answer.brought
 
 
-def main() -> None:
-    """Read a case from standard input, answer with one JSON line, whatever the user's code prints."""
-    import os
+def _built(case: bytes) -> tuple[int, bytes, bytes]:
+    """Exit code and both streams of the process that builds a model; what it has started ends with it.
 
+    The streams are files: a child that the user's code leaves behind would hold pipes open.
+    """
+    command = own_python("import os; sys.path.append(os.getcwd()); from bench.preflight import main; main()")
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [*command, str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=out, stderr=errors, start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.communicate(case, timeout=LIMIT_S)
+        finally:
+            guard.kill_group(process.pid)
+            code = process.wait()
+        out.seek(0)
+        errors.seek(0)
+        return code, out.read(), errors.read()
+
+
+def main() -> None:
+    """Read a case from standard input, answer with one JSON line, whatever the user's code prints.
+
+    argv[1]: the process that asks; this one ends with it.
+    """
+    guard.end_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)

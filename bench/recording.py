@@ -6,12 +6,14 @@ from typing import Any
 
 from bench import link, summary
 from bench.case import Case
+from bench.contamination import Judgement, judge
 from bench.environment import speed_variables
 from bench.launch import Result
 from bench.machine import Host, fingerprint
 from bench.nodes import Team
 from bench.plan import Plan
-from bench.records import Cell, LaunchRecord
+from bench.records import Cell, LaunchRecord, RankSummary, RankTrace, Window
+from bench.scene import Scene, Stats
 from bench.series import summarise
 from bench.telemetry import Recording
 
@@ -34,6 +36,7 @@ class Recorder:
         ranks = tuple(summary.rank_summary(trace) for trace in sorted(traces, key=lambda t: t.rank))
         telemetry = summarise(recording.rows, recording.summary.reasons, *summary.span_s(traces))
         effective = next((trace.effective for trace in traces if trace.effective), None)
+        judged = self._judge(cell.case, telemetry.measures, window, ranks)
         return LaunchRecord(
             launch=name,
             cell=cell.id,
@@ -49,8 +52,13 @@ class Recorder:
             first_batch_s=summary.largest(trace.first_batch_s for trace in traces),
             compile_s=summary.largest(trace.compile_s for trace in traces),
             implementation=effective.implementation if effective else None,
-            marks=(*self._marks(cell.case, effective), *self._doubts(telemetry.measures, window, traces)),
+            marks=(
+                *self._marks(cell.case, effective),
+                *self._doubts(cell.case, window, traces),
+            ),
             mismatches=summary.mismatches(cell.case, processes * cell.case.nodes, traces) if window else (),
+            contaminated=judged.words,
+            disqualified=judged.disqualified,
             ranks=ranks,
             telemetry=telemetry.measures,
             telemetry_reasons=telemetry.reasons,
@@ -75,14 +83,21 @@ class Recorder:
         """Whether nodes are agents on this machine, and share its CPUs."""
         return self._plan.box
 
-    def _doubts(
-        self, telemetry: dict[str, dict[str, float | None]], window: Any, traces: Sequence[Any]
-    ) -> list[str]:
-        """What to know beside this launch's numbers: a busy host, a short window, a loss gone wild."""
+    def _judge(
+        self, case: Case, telemetry: Stats, window: Window | None, ranks: Sequence[RankSummary]
+    ) -> Judgement:
+        """What else went on in the window of a launch that has one."""
+        if window is None:
+            return Judgement((), False)
+        cold = case.page_cache == "cold"
+        return judge(Scene(telemetry, window.wall_s, ranks, self._cpus(), shared=self.shared, cold=cold))
+
+    def _doubts(self, case: Case, window: Window | None, traces: Sequence[RankTrace]) -> list[str]:
+        """What to know beside this launch's numbers: a short window, a loss gone wild, CPUs taken away."""
         found = (
-            summary.busy_mark(telemetry, self._cpus(), self.shared, traces),
             summary.window_mark(window),
             summary.loss_mark(traces),
+            summary.bound_mark(case, traces, self._host.cpus_affinity),
             summary.sync_bn_mark(traces),
         )
         return [mark for mark in found if mark]

@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 
 from bench.case import Case
+from bench.checked import Check
+from bench.checkpoint_records import Attempt, Checkpointing
 
 SCHEMA = 1
 
@@ -28,7 +30,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     launch: str
     case: Case
-    task: Literal["measure"] = "measure"
+    task: Literal["measure", "checkpoint", "verify"] = "measure"
     scratch: str  # a folder of this node: traces and progress of the ranks
     logs: str  # a folder: one log a rank
     conductor_pid: int
@@ -40,6 +42,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None  # HOST:PORT of the study's store, where ranks of several nodes meet
     interface: str | None = None  # of this node, towards the others
     probe_network: bool = False  # all-reduces of several sizes after the window
+    checkpointing: Checkpointing | None = None  # of the task "checkpoint": what to save and load
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +217,9 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     memory: RankMemory | None = None
     network: RankNetwork | None = None
     network_s: float | None = None  # all-reduces after the window
+    instrumentation_s: float | None = None  # a step: what its time stamps and phase marks cost, timed after the window
+    checkpoints: tuple[Attempt, ...] | None = None  # of the task "checkpoint"
+    verified: tuple[Check, ...] | None = None  # of the task "verify": on rank 0
     warnings: tuple[str, ...] = ()
 
 
@@ -253,6 +259,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     counts: Samples | None = None
     memory: RankMemory | None = None
     network: RankNetwork | None = None
+    instrumentation_s: float | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -273,6 +280,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float
     outliers: int  # Tukey, counted, never dropped
     cut: Cut
+    step_sd: float | None = None  # standard deviation of the steps over their mean
+    mean_error: float | None = None  # standard error of their mean over it, neighbours being alike; None below 20
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,6 +311,9 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     implementation: Literal["torch", "reference"] | None = None
     marks: tuple[str, ...] = ()  # oversubscribed, stand-ins, ...: said beside every number of this row
     mismatches: tuple[str, ...] = ()  # requested against effective: such a row enters no comparison
+    contaminated: tuple[str, ...] = ()  # what else went on in the window: see contamination.py
+    disqualified: bool = False  # by a cause declared for that: run again in its block, within a cap
+    retry_of: str | None = None  # the disqualified launch in whose place this one was run
     ranks: tuple[RankSummary, ...] = ()
     telemetry: dict[str, dict[str, float | None]] = {}  # measure -> mean and max, or total
     telemetry_reasons: dict[str, str] = {}  # measure -> why it is null
@@ -339,6 +351,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     suite: str
     skipped: str | None = None
+    twin_of: str | None = None  # id of the cell that this one repeats: an A/A pair
 
 
 class StudyHeader(msgspec.Struct, frozen=True, kw_only=True):

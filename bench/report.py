@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bench import plugins, report_facts, report_network, report_tables
+from bench import (
+    plugins,
+    report_checkpoints,
+    report_facts,
+    report_network,
+    report_tables,
+    report_trust,
+    report_verify,
+)
 from bench.answers import Analysis
 from bench.errors import UsageError
 from bench.plugins import Figure, Row, clip
@@ -52,10 +60,10 @@ def write(analysis: Analysis, path: Path) -> list[Path]:
     page = _page(analysis, files, folder.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = [_put(folder / name, csv_text(rows)) for name, rows in files.items() if rows]
+        written = [put(folder / name, csv_text(rows)) for name, rows in files.items() if rows]
         for name in (name for name, rows in files.items() if not rows):
             (folder / name).unlink(missing_ok=True)
-        return [_put(path, page), *written]
+        return [put(path, page), *written]
     except OSError as error:
         where, why = clip(str(path), 200), error.strerror or error
         raise UsageError(
@@ -74,7 +82,9 @@ def _files(analysis: Analysis) -> dict[str, list[Row]]:
     files["scaling.csv"] = report_facts.scaling_rows(analysis.curves)
     files["cells.csv"] = report_facts.cell_rows(analysis.cells, PHASES)
     files["exclusions.csv"] = report_facts.exclusion_rows(analysis)
-    return files | report_network.files(analysis)
+    return (
+        files | report_trust.files(analysis) | report_verify.files(analysis) | report_network.files(analysis)
+    )
 
 
 def _pictures(analysis: Analysis, files: dict[str, list[Row]], labels: dict[str, str]) -> list[Picture]:
@@ -96,11 +106,17 @@ def _pictures(analysis: Analysis, files: dict[str, list[Row]], labels: dict[str,
         )
         for name, figure in _figures().items()
         for rows in (files[f"{name}.csv"],)
-        if rows or not figure.optional
+        if rows or not (figure.optional or (analysis.checkpoints and not analysis.cells))
     ]
 
 
 def _page(analysis: Analysis, files: dict[str, list[Row]], folder: str) -> str:
+    values = _values(analysis, files) | {"csv_href": lambda name: f"{quote(folder, safe='')}/{name}"}
+    return page("report.html.j2", values)
+
+
+def page(template: str, values: dict[str, Any]) -> str:
+    """A template with its values, everything escaped; style and script are in it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(
@@ -111,12 +127,11 @@ def _page(analysis: Analysis, files: dict[str, list[Row]], folder: str) -> str:
         lstrip_blocks=True,
     )
     pages.filters |= {"clip": clip, "moment": moment}
-    values = _values(analysis, files) | {
+    own = {
         "style": (TEMPLATES / "report.css").read_text("utf-8"),
         "script": (TEMPLATES / "report.js").read_text("utf-8"),
-        "csv_href": lambda name: f"{quote(folder, safe='')}/{name}",
     }
-    return pages.get_template("report.html.j2").render(values).lstrip()
+    return pages.get_template(template).render(values | own).lstrip()
 
 
 def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
@@ -144,6 +159,9 @@ def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
         "cells": report_tables.cells(analysis, labels),
         "exclusions": report_tables.exclusions(analysis, labels),
         "network": report_network.tables(analysis, labels),
+        "checkpoints": report_checkpoints.tables(analysis.checkpoints),
+        "trust": [*report_verify.tables(analysis), *report_trust.tables(analysis, labels)],
+        "trust_facts": [report_verify.fact(analysis), *report_trust.facts(analysis, labels)],
         "facts": report_facts.facts(analysis.host),
         "counted": report_facts.counted(analysis.cells),
         "launches": sum(cell.launches for cell in analysis.cells),
@@ -169,7 +187,7 @@ def _field(value: Any) -> Any:
     return value
 
 
-def _put(path: Path, text: str) -> Path:
+def put(path: Path, text: str) -> Path:
     """Write a file whole: under another name first, then renamed."""
     temporary = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:

@@ -35,14 +35,26 @@ class Card:
     tiles: list[Tile]
     settings: list[Comparison]
     limits: list[str]
+    off: str = ""  # why no verdict holds
 
 
 def card(analysis: Analysis) -> Card:
     """The card of a study, also of one in which nothing won."""
     best = analysis.best
     tiles = [*(_tiles(analysis, best) if best else []), _warnings(analysis)]
-    headline = _headline(analysis, best) if best else "No configuration can be called best."
-    return Card(headline, tiles, _settings(analysis), _limits(analysis))
+    headline = _headline(analysis, best) if best else _without_best(analysis)
+    return Card(headline, tiles, _settings(analysis), _limits(analysis), clip(analysis.off or "", 300))
+
+
+def _without_best(analysis: Analysis) -> str:
+    """Of a study in which nothing won; one of checkpoints alone has no cells at all."""
+    rows = analysis.checkpoints
+    if analysis.cells or not rows:
+        return "No configuration can be called best."
+    saved = sum(row.kind == "save" and row.outcome == "ok" for row in rows)
+    known = [row.equal for row in rows if row.equal is not None]
+    back = f"{sum(known)} of the {len(known)} loads that went well brought every tensor back bit by bit"
+    return f"{plural(saved, 'checkpoint')} saved; {back}."
 
 
 def _headline(analysis: Analysis, best: Best) -> str:
@@ -119,10 +131,19 @@ def _against(analysis: Analysis, curve: Curve, point: Point, same: bool) -> str:
         return "."
     if point.devices == curve.base_devices:
         return f", {_efficiency(point)} of its base ({base})."
-    one = analysis.device_kind.split()[-1] if analysis.device_kind else "device"
-    alone = f"one {one}" if curve.base_devices == 1 else plural(curve.base_devices, one)
-    alone += " with the same" if same else ""
+    alone = _alone(analysis, curve) + (" with the same" if same else "")
     return f", {point.speedup.value:.3g} times {alone}: {_efficiency(point)} of ideal ({base})."
+
+
+def _alone(analysis: Analysis, curve: Curve) -> str:
+    """`one rank`; and of which strategy, where the best of all is another one of as many devices."""
+    one = analysis.device_kind.split()[-1] if analysis.device_kind else "device"
+    text = f"one {one}" if curve.base_devices == 1 else plural(curve.base_devices, one)
+    best = _case(analysis, analysis.best) if analysis.best else None
+    base = next((cell.case for cell in analysis.cells if cell.cell == curve.base_cell), None)
+    if base is None or best is None or best.devices != base.devices or best.strategy == base.strategy:
+        return text
+    return f"{text} {UNDER.get(base.strategy, f'under {clip(base.strategy, 40)}')}"
 
 
 def _efficiency(point: Point) -> str:

@@ -103,8 +103,12 @@ def cell_rows(cells: Sequence[CellResult], phases: Sequence[str]) -> list[Row]:
             "memory_bytes": cell.memory_bytes,
             "memory_source": cell.memory_source,
             "energy_per_sample_j": cell.energy_per_sample_j,
+            "twin_of": cell.twin_of,
+            "launches_sd": cell.spread.launches if cell.spread else None,
+            "instrumentation_share": cell.instrumentation,
             "marks": "; ".join(cell.marks),
             "converged": cell.converged,
+            "stopped": cell.stopped,
         }
         for cell in cells
     ]
@@ -144,7 +148,14 @@ def scaling_rows(curves: Sequence[Curve]) -> list[Row]:
 def exclusion_rows(analysis: Analysis) -> list[Row]:
     """One row a launch that is in no number: exclusions.csv."""
     return [
-        {"launch": one.launch, "cell": one.cell, "status": one.status, "reason": one.reason}
+        {
+            "study": one.study,
+            "launch": one.launch,
+            "cell": one.cell,
+            "status": one.status,
+            "cause": one.cause,
+            "reason": one.reason,
+        }
         for one in analysis.exclusions
     ]
 

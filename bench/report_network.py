@@ -11,16 +11,19 @@ from bench.records import Member, Pair
 from bench.tables import MOST_ROWS, Column, Entry, Spec, Table, amount, build, number_column, word
 from bench.wording import cell_labels
 
+UNSHAPED = "Measured before any link was shaped: what this host carries, not what the cells had."
+
 
 def tables(analysis: Analysis, labels: dict[str, str]) -> list[Table]:
     """The tables of the section, those without a line left out; none where there is one node only."""
     if analysis.network is None:
         return []
     several = len(analysis.network.clusters) > 1
+    shaped = any(cell.case.link for cell in analysis.cells)
     found = []
     for cluster in analysis.network.clusters:
         of = f" of {clip(cluster.study, 60)}" if several else ""
-        found += [_nodes(cluster, of), _pairs(cluster, of)]
+        found += [_nodes(cluster, of), _pairs(cluster, of, shaped)]
     found += [_sent(analysis.network.cells, labels), _all_reduces(analysis.network.cells, labels)]
     return [table for table in found if table.lines]
 
@@ -41,7 +44,8 @@ def _nodes(cluster: Cluster, of: str) -> Table:
     return build(f"Nodes{of}", cluster.nodes, spec, "nodes.csv", note)
 
 
-def _pairs(cluster: Cluster, of: str) -> Table:
+def _pairs(cluster: Cluster, of: str, shaped: bool) -> Table:
+    """`shaped`: cells of the study ran behind links of their own."""
     spec: Spec[Pair] = [
         (Column("nodes"), lambda p: word(f"{p.first} and {p.second}")),
         (
@@ -53,8 +57,9 @@ def _pairs(cluster: Cluster, of: str) -> Table:
     ]
     shown = cluster.pairs[:MOST_ROWS]
     rest = len(cluster.pairs) - len(shown)
-    note = f"{rest:,} more are in the CSV." if rest else ""
-    return build(f"Between nodes{of}, before the first cell", shown, spec, "pairs.csv", note)
+    notes = [UNSHAPED] if shaped else []
+    notes += [f"{rest:,} more are in the CSV."] if rest > 0 else []
+    return build(f"Between nodes{of}, before the first cell", shown, spec, "pairs.csv", " ".join(notes))
 
 
 def _sent(cells: tuple[Traffic, ...], labels: dict[str, str]) -> Table:

@@ -106,6 +106,14 @@ def comparisons(analysis: Analysis) -> Table:
             ),
             lambda c: amount(c.launches_to_decide, f"{c.launches_to_decide}"),
         ),
+        (
+            number_column("n", "blocks that hold both, or launches of the side that has fewer"),
+            lambda c: amount(c.ratio.n, f"{c.ratio.n}"),
+        ),
+        (
+            number_column("p", "of no difference, adjusted for all comparisons of the family"),
+            lambda c: amount(c.p_adjusted, wording.p_value(c.p_adjusted)),
+        ),
         (Column("note"), lambda c: word(c.note) if c.note else Entry("")),
     ]
     note = f"In all rows: {clip(common, 200)}." if common else ""
@@ -204,6 +212,7 @@ def exclusions(analysis: Analysis, labels: dict[str, str]) -> Table:
         (Column("launch"), lambda e: word(e.launch)),
         (Column("cell"), lambda e: word(labels.get(e.cell, e.cell))),
         (Column("status"), lambda e: Entry(clip(e.status, 20), tone=clip(e.status, 20).replace(" ", "-"))),
+        (Column("cause"), lambda e: word(e.cause)),
         (Column("reason"), lambda e: word(e.reason, most=160)),
     ]
     shown = analysis.exclusions[:MOST_ROWS]

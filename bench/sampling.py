@@ -27,10 +27,13 @@ BURST_S = 0.1  # CPU time a reader may be ahead of its share: the first look at 
 # (subject, measure) -> value. Subjects: node, rank 0, rank 0 worker 1, engine, eth0, a device's UUID.
 Readings = dict[tuple[str, str], float | None]
 
-# Measures that only rise: a reading is what was added since the first one. Energy flows at all times,
+# Measures that only rise: a reading is what was added since the first one. Energy, waiting and reading flow,
 # the others come one by one.
-FLOWS = ("energy_j",)
-EVENTS = ("ecc_corrected", "ecc_uncorrected", "errors", "drops")
+FLOWS = (
+    *("energy_j", "read_bytes", "cpu_throttled_s"),
+    *("cpu_pressure_s", "memory_pressure_s", "io_pressure_s"),
+)
+EVENTS = ("ecc_corrected", "ecc_uncorrected", "errors", "drops", "swapped_bytes", "major_faults")
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):

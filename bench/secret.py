@@ -11,6 +11,8 @@ from bench.errors import UsageError
 NAME = "SCALEMARK_SECRET"
 FILE = "SCALEMARK_SECRET_FILE"
 SHORTEST = 8
+LONGEST = 4096  # read of a file
+ROOT = 0  # whose files are as good as this user's own
 
 
 def find(make: bool = False, of_job: Path | None = None, wait_s: float = 0.0) -> bytes:
@@ -47,11 +49,16 @@ def default_path() -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a secret that only this user can read."""
+    """Write a secret that only this user can read. It comes to its name whole; where one is there already, that stays."""
+    written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text + "\n")
+        try:
+            with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text + "\n")
+            os.link(written, path)  # unlike a rename it replaces nothing
+        finally:
+            written.unlink(missing_ok=True)
     except FileExistsError:
         return  # another node of this user was first
     except OSError as error:
@@ -60,8 +67,9 @@ def write(path: Path, text: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        mode = path.stat().st_mode
-        text = path.read_text()
+        with path.open() as file:
+            state = os.fstat(file.fileno())  # of what is read, whatever the name stands for by now
+            text = file.read(LONGEST)
     except FileNotFoundError:
         raise UsageError(
             f"no study secret on this node: {path} is missing: copy node 0's here (mode 600), or set {NAME} or {FILE} to"
@@ -69,8 +77,12 @@ def _read(path: Path) -> str:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"study secret {path}: cannot be read ({error}); set {NAME}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if state.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(f"study secret {path}: others may read it: chmod 600 {path}")
+    if state.st_uid not in (os.geteuid(), ROOT):
+        raise UsageError(
+            f"study secret {path}: it belongs to another user, who knows it: remove it, or set {NAME}"
+        )
     return text
 
 

@@ -4,23 +4,19 @@ import os
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import IO
 
-from bench import secret
 from bench.errors import UsageError
+from bench.launchers._job import Job, node_words
 from bench.launchers._remote import Remote
+from bench.launchers._stdin import END_WITH_STDIN
 from bench.launchers.ssh import Nodes as SshNodes
 from bench.machine import own_python
 from bench.netns import Box
 
 END_S = 10.0  # for a follower on this machine to end by itself
-
-
-def line(words: Sequence[str], node: int, nodes: int, lead: str) -> list[str]:
-    """What to start on another node: this command's words with that node's rank."""
-    return ["scalemark", *words, "--nodes", str(nodes), "--node-rank", str(node), "--lead", lead]
 
 
 class Followers:
@@ -31,23 +27,24 @@ class Followers:
     def __init__(self) -> None:
         self._processes: list[tuple[int, subprocess.Popen[str], deque[str]]] = []
 
-    def start(self, count: int, words: Sequence[str], at: str, known: bytes, box: Box | None) -> None:
+    def start(self, job: Job, known: bytes, box: Box | None) -> None:
         """One process a node, in its network where there is a box."""
-        for node in range(1, count):
-            argv = [
-                *own_python("from bench.__main__ import main; main()"),
-                *line(words, node, count, at)[1:],
-            ]
+        for node in range(1, job.nodes):
+            argv = [*own_python("from bench.__main__ import main; main()"), *node_words(job, node)]
             process = subprocess.Popen(
                 box.argv(node, argv) if box else argv,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # open as long as this process lives: one that waits for its leader sees the end too
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env=dict(os.environ) | {secret.NAME: known.decode()},
+                env=dict(os.environ) | {END_WITH_STDIN: "1"},
                 start_new_session=True,  # a Ctrl-C is the leader's to handle
             )
+            assert process.stdin is not None
+            with suppress(OSError):  # it may have ended: `check` tells
+                process.stdin.write(f"{known.decode()}\n")
+                process.stdin.flush()
             said: deque[str] = deque(maxlen=50)
             threading.Thread(target=_drain, args=(process.stdout, said), daemon=True).start()
             self._processes.append((node, process, said))
@@ -69,6 +66,8 @@ class Followers:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            with suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 class SshFollowers:

@@ -17,6 +17,13 @@ from bench.answers import Interval, Verdict
 DELTA = 0.02  # margin: smaller differences do not matter
 DECIDABLE = 3  # launches a side below which no verdict is given
 LEVEL = 0.95
+_LARGEST = 709.0  # its exponential is the largest of a float
+CLAIMS: tuple[Verdict, ...] = ("faster", "slower", "small change")  # words that claim a difference
+
+
+def exp(x: float) -> float:
+    """e^x, or the largest that a float holds: only launches that were edited differ by as much."""
+    return math.exp(min(x, _LARGEST))
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,10 @@ class Estimate:
     def interval(self, level: float = LEVEL) -> Interval:
         """The estimate and its t interval, exponentiated; without limits where n = 1."""
         if self.error is None:
-            return Interval(value=math.exp(self.mean), low=None, high=None, n=self.n)
+            return Interval(value=exp(self.mean), low=None, high=None, n=self.n)
         half = quantile((1 + level) / 2, self.freedom) * self.error
-        low, high = math.exp(self.mean - half), math.exp(self.mean + half)
-        return Interval(value=math.exp(self.mean), low=low, high=high, n=self.n)
+        low, high = exp(self.mean - half), exp(self.mean + half)
+        return Interval(value=exp(self.mean), low=low, high=high, n=self.n)
 
     @property
     def p_value(self) -> float | None:
@@ -108,7 +115,7 @@ def smallest_visible(estimate: Estimate, power: float = 0.8) -> float | None:
     if estimate.error is None:
         return None
     reach = quantile((1 + LEVEL) / 2, estimate.freedom) + quantile(power, estimate.freedom)
-    return math.expm1(reach * estimate.error)
+    return exp(reach * estimate.error) - 1.0
 
 
 def launches_to_decide(s: float, effect: float, delta: float = DELTA, cap: int = 200) -> int | None:
@@ -127,16 +134,40 @@ def launches_to_decide(s: float, effect: float, delta: float = DELTA, cap: int =
     return None
 
 
+def holm_adjusted(p: ArrayLike) -> NDArray[np.float64]:
+    """Holm's adjusted p-values (1979), in the order given: at most alpha where the gate may claim a difference.
+
+    Step-down: the k-th smallest of m times m - k + 1, never less than the one before, at most 1.
+    """
+    values = np.asarray(p, float)
+    order = np.argsort(values, kind="stable")
+    adjusted = np.empty(len(values))
+    stepped = values[order] * np.arange(len(values), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return adjusted
+
+
+def holm(p: ArrayLike, alpha: float = 0.05) -> NDArray[np.bool_]:
+    """Which hypotheses to reject so that one wrong rejection among all has chance alpha at most. For gates."""
+    return holm_adjusted(p) <= alpha
+
+
+def benjamini_hochberg_adjusted(p: ArrayLike) -> NDArray[np.float64]:
+    """Benjamini and Hochberg's adjusted p-values (1995), in the order given: at most q where rejected.
+
+    Step-up: the k-th smallest of m times m / k, never more than the one after, at most 1.
+    """
+    values = np.asarray(p, float)
+    order = np.argsort(values, kind="stable")
+    adjusted = np.empty(len(values))
+    stepped = values[order] * len(values) / np.arange(1, len(values) + 1)
+    adjusted[order] = np.minimum(np.minimum.accumulate(stepped[::-1])[::-1], 1.0)
+    return adjusted
+
+
 def benjamini_hochberg(p: ArrayLike, q: float = 0.05) -> NDArray[np.bool_]:
     """Which hypotheses to reject so that a share q of them is wrong on average (1995). For matrices."""
-    values = np.asarray(p, float)
-    count = len(values)
-    order = np.argsort(values)
-    below = np.flatnonzero(values[order] <= q * np.arange(1, count + 1) / max(count, 1))
-    rejected = np.zeros(count, bool)
-    if len(below):
-        rejected[order[: below[-1] + 1]] = True
-    return rejected
+    return benjamini_hochberg_adjusted(p) <= q
 
 
 def bimodal(values: ArrayLike) -> bool:

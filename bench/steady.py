@@ -52,20 +52,27 @@ def mser(z: np.ndarray) -> int:
 
 
 def theil_sen_drift(z: np.ndarray) -> tuple[float, float, float]:
-    """Drift over the whole window relative to its median: estimate and 95 % interval.
+    """Drift over the whole window relative to its median: estimate and 95 % interval."""
+    middle = float(np.median(z))
+    scale = (len(z) - 1) / middle if middle > 0 else 0.0
+    slope, low, high = theil_sen(np.arange(len(z)), z)
+    return slope * scale, low * scale, high * scale
+
+
+def theil_sen(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Slope of y (m,) over rising x (m,): estimate and 95 % interval.
 
     Sen (1968): the median of all pairwise slopes; the interval from the ranks of the ordered slopes
     at the normal approximation of Kendall's statistic.
     """
-    m = len(z)
+    m = len(y)
     i, j = np.triu_indices(m, k=1)
-    slopes = np.sort((z[j] - z[i]) / (j - i))
+    slopes = np.sort((y[j] - y[i]) / (x[j] - x[i]))
     half = Z_95 * np.sqrt(m * (m - 1) * (2 * m + 5) / 18)
     pairs = len(slopes)
     low = slopes[max(int(np.floor((pairs - half) / 2)), 0)]
     high = slopes[min(int(np.ceil((pairs + half) / 2)), pairs - 1)]
-    scale = (m - 1) / float(np.median(z)) if np.median(z) > 0 else 0.0
-    return float(np.median(slopes) * scale), float(low * scale), float(high * scale)
+    return float(np.median(slopes)), float(low), float(high)
 
 
 def _block_medians(x: np.ndarray) -> np.ndarray:

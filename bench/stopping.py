@@ -3,22 +3,25 @@
 A cell closes when its interval is as narrow as wanted, at the cap, or when it keeps failing. Never on a p-value.
 """
 
+import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
 import msgspec
-import numpy as np
 
-from bench.case import Case
+from bench.case import FIELDS, Case
+from bench.closing import Closed, Limits, half_width, why_closed
+from bench.contamination import replaced
 from bench.estimate import BLOCK_S
-from bench.failures import HOPELESS
-from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, TARGET, Plan
+from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, STRICT_LAUNCHES, STRICT_TARGET, TARGET, Plan
 from bench.records import Cell, LaunchRecord
-from bench.stats import mean_interval
 
-MAX_FAILURES = 2  # of one cell, in a row
+REPEATS = 2  # disqualified launches that may be run again in any study
+LASTING = 2  # repeats in a row that are disqualified as well: then no more are tried
+REPEATED_SHARE = 0.2  # or this share of the fewest launches of the study, where that is more
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,18 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     fail_fast: bool = False
     trace: bool = False  # profiler traces of a few steps after the window of each cell's first launch
 
+    @property
+    def limits(self) -> Limits:
+        """When a cell has had its launches."""
+        return Limits(min_launches=self.min_launches, max_launches=self.max_launches, target=self.target)
+
+
+def limits(quick: bool = False, strict: bool = False) -> Limits:
+    """Those of a usual study, of one launch a cell, or of intervals half as wide, for which up to twice the launches run."""
+    target, most = (STRICT_TARGET, STRICT_LAUNCHES) if strict else (TARGET, MAX_LAUNCHES)
+    fewest, most = (1, 1) if quick else (MIN_LAUNCHES, most)
+    return Limits(min_launches=fewest, max_launches=most, target=target)
+
 
 class Stopping:
     """What a study has measured so far, by cell, and what is still worth running."""
@@ -42,6 +57,7 @@ class Stopping:
         self.records: dict[str, list[LaunchRecord]] = {}
         self._walls: dict[str, float] = {}
         self._earlier: set[str] = set()  # launches of earlier runs: what failed then is tried again
+        self._again: list[LaunchRecord] = []  # those that were run in the place of disqualified ones
 
     def resume(self, records: Sequence[LaunchRecord]) -> None:
         """Count the launches of earlier runs."""
@@ -64,46 +80,95 @@ class Stopping:
         return {r.block for r in self._counted(cell)}
 
     def _counted(self, cell: str) -> list[LaunchRecord]:
-        """Records that are not run again: all but the interrupted, and those that failed in an earlier run."""
+        """Records that are not run again: all but the interrupted, those that failed in an earlier run, and the replaced."""
+        known = self.records.get(cell, ())
+        gone = replaced(known)
         return [
             r
-            for r in self.records.get(cell, ())
-            if r.status == "ok" or (r.status != "interrupted" and r.launch not in self._earlier)
+            for r in known
+            if r.launch not in gone
+            and (r.status == "ok" or (r.status != "interrupted" and r.launch not in self._earlier))
         ]
 
     def closed(self, cell: str) -> bool:
         """Whether a cell has had its launches: enough of them, or too many failures."""
-        records = self._counted(cell)
-        failed = [r for r in records[-MAX_FAILURES:] if r.status != "ok"]
-        if len(failed) == MAX_FAILURES or any(r.reason in HOPELESS for r in failed):
-            return True
-        good = [r for r in records if r.status == "ok"]
-        return len(good) >= self._rules.max_launches or self._converged(good)
+        return self.why_closed(cell) is not None
 
-    def _converged(self, good: Sequence[LaunchRecord]) -> bool:
-        y = [np.log(r.window.samples_per_s) for r in good if r.window and r.window.samples_per_s]
-        if len(y) < self._rules.min_launches:
+    def why_closed(self, cell: str) -> Closed | None:
+        """What closed a cell, or None while it is open."""
+        records = self._counted(cell)
+        good = sum(r.status == "ok" for r in records)
+        return why_closed(self._logs(cell), good, [(r.status, r.reason) for r in records], self._rules.limits)
+
+    def _logs(self, cell: str) -> list[float]:
+        """ln(samples/s) of what the cell's interval is made of: unsteady and other than asked only where there is no better."""
+        known = [(r.window, r.mismatches) for r in self._counted(cell) if r.window and r.window.samples_per_s]
+        asked = [window for window, other in known if not other]
+        steady = [window for window in asked if window.cut.state != "unsteady"]
+        kept = steady or asked or [window for window, _ in known]
+        return [math.log(window.samples_per_s) for window in kept if window.samples_per_s]
+
+    def repeats(self, record: LaunchRecord) -> bool:
+        """Whether a launch is run again at the end of its block, for what its telemetry showed and nothing else.
+
+        One that was disqualified is, once, while the study has run fewer than max(2, 20 % of its fewest launches)
+        again, the last two of them were not disqualified as well (what lasts does not pass by waiting), and the time is
+        enough for one more. Else it stays in the numbers, marked.
+        """
+        if not record.disqualified or record.status != "ok" or record.retry_of is not None:
             return False
-        half_width = mean_interval(np.array(y)).half_width
-        return half_width is not None and half_width <= self._rules.target
+        fewest = len(self._plan.runnable) * self._rules.min_launches
+        room = len(self._again) < max(REPEATS, math.floor(REPEATED_SHARE * fewest))
+        lasting = sum(r.disqualified for r in self._again[-LASTING:]) == LASTING
+        return room and not lasting and (record.wall_s or 0.0) <= self._time_left_s()
+
+    def _time_left_s(self) -> float:
+        budget = self._rules.budget_s
+        return math.inf if budget is None else budget - (time.monotonic() - self._began)
 
     def time_for(self, cells: Sequence[Cell], block: int) -> bool:
         """Whether a whole block fits the time that is left; the first block always runs."""
-        budget = self._rules.budget_s
-        if budget is None or block == 0 or not self._walls:
-            return True
-        return time.monotonic() - self._began + self.expected_s(cells) <= budget
+        return block == 0 or not self._walls or self.expected_s(cells) <= self._time_left_s()
 
-    def out_of_time(self, cells: Sequence[Cell]) -> str:
-        """Why no further block begins, in words."""
+    def widest(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Those of a block's cells that the rest of the time is best spent on, in the block's order.
+
+        From the widest interval down (one that is not known yet is the widest), each together with the widest cell
+        that it is compared with, one setting apart or its A/A twin, where both fit; what does not fit is passed over.
+        """
+        left = self._time_left_s() - BLOCK_S
+        waiting = sorted(cells, key=self._width, reverse=True)
+        chosen: set[str] = set()
+        while waiting:
+            first = waiting.pop(0)
+            second = next(([cell] for cell in waiting if compared(first, cell)), [])
+            fitting = [group for group in ([first, *second], [first]) if self._seconds(group) <= left]
+            for cell in fitting[0] if fitting else ():
+                left -= self.launch_s(cell)
+                chosen.add(cell.id)
+            waiting = [cell for cell in waiting if cell.id not in chosen]
+        return [cell for cell in cells if cell.id in chosen]
+
+    def _seconds(self, cells: Sequence[Cell]) -> float:
+        return math.fsum(map(self.launch_s, cells))
+
+    def _width(self, cell: Cell) -> float:
+        width = half_width(self._logs(cell.id))
+        return math.inf if width is None else width
+
+    def out_of_time(self, cells: Sequence[Cell], fitting: Sequence[Cell] = ()) -> str:
+        """Why no further block begins, or one of fewer cells, in words."""
         budget = f"the time budget of {self._rules.budget_s:.0f} s"
-        if self._rules.budget_s is not None and time.monotonic() - self._began >= self._rules.budget_s:
+        if self._time_left_s() <= 0:
             return f"{budget} is spent"
-        return f"the next block (about {self.expected_s(cells):.0f} s) does not fit {budget}"
+        text = f"the next block (about {self.expected_s(cells):.0f} s) does not fit {budget}"
+        if not fitting:
+            return text
+        return f"{text}: it is cut to those with the widest intervals, {len(fitting)} of {len(cells)} cells"
 
     def expected_s(self, cells: Sequence[Cell]) -> float:
         """Seconds of a block of these cells."""
-        return sum(map(self.launch_s, cells)) + BLOCK_S if cells else 0.0
+        return self._seconds(cells) + BLOCK_S if cells else 0.0
 
     def launch_s(self, cell: Cell) -> float:
         """What the cell took here; else what was expected, put right by what other cells of its model took."""
@@ -124,6 +189,8 @@ class Stopping:
     def take(self, record: LaunchRecord) -> None:
         """Count a launch."""
         self.records.setdefault(record.cell, []).append(record)
+        if record.retry_of is not None:
+            self._again.append(record)
         if record.wall_s and record.status == "ok":
             self._walls[record.cell] = record.wall_s
 
@@ -133,6 +200,23 @@ class Stopping:
         still = [cell for cell in self._plan.runnable if not self.closed(cell.id)]
         for later in range(block + 1, self._rules.min_launches):
             left += self.expected_s([cell for cell in still if later not in self.blocks(cell.id)])
-        if self._rules.budget_s is not None:
-            left = min(left, max(0.0, self._rules.budget_s - (time.monotonic() - self._began)))
-        return left
+        return min(left, max(0.0, self._time_left_s()))
+
+    def summed_up(self) -> str:
+        """Why the cells stopped, in one line: each open one for want of time."""
+        rules = self._rules
+        words: dict[Closed | None, str] = {
+            "converged": f"converged (±{rules.target * 100:g} %)",
+            "cap": f"at the cap of {rules.max_launches} launches",
+            "failing": "failing",
+            None: "still open",
+        }
+        why = Counter(self.why_closed(cell.id) for cell in self._plan.runnable)
+        return "cells: " + ", ".join(f"{why[key]} {text}" for key, text in words.items() if why[key])
+
+
+def compared(one: Cell, other: Cell) -> bool:
+    """Whether two cells are one setting apart, or twins of an A/A pair."""
+    if one.twin_of is not None or other.twin_of is not None:
+        return one.id == other.twin_of or other.id == one.twin_of
+    return sum(getattr(one.case, field) != getattr(other.case, field) for field in FIELDS) == 1

@@ -2,6 +2,8 @@
 
     study.json                 StudyHeader, written whole
     launches.jsonl             one LaunchRecord a line, only ever appended to
+    checkpoints.jsonl          one CheckpointRow a line: what scalemark checkpoint saved and loaded
+    verify.json                Verification, written whole: do the ways of training compute the same?
     steps/<launch>.parquet     every recorded step of every rank
     telemetry/<launch>.parquet what was sampled beside the ranks
     logs/<launch>/<rank>.log   what the ranks printed
@@ -14,6 +16,7 @@ import errno
 import fcntl
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +24,42 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bench.checked import VERIFY_SCHEMA, Verification
+from bench.checkpoint_records import CheckpointRow
 from bench.errors import UsageError
 from bench.records import PHASES, SCHEMA, LaunchRecord, RankTrace, StudyHeader
 
 RESULTS = Path("results")
 HEADER = "study.json"
 LAUNCHES = "launches.jsonl"
+CHECKPOINTS = "checkpoints.jsonl"
+VERIFIED = "verify.json"
+
+_LARGE = re.compile(rb"\d{19}|[eE]\+?\d\d")  # 1e30 is a whole number, too, where one is expected
+_BEGUN = (".lock", ".writable", f"{HEADER}.tmp")  # what a run leaves that was killed before it had its header
 
 _records = msgspec.json.Decoder(LaunchRecord)
 
 
 class _Version(msgspec.Struct):
     schema: int = SCHEMA
+
+
+class _HostFacts(msgspec.Struct, frozen=True):
+    """What is read of a host, which a header has as plain data; other facts may be of any type."""
+
+    cpus_usable: float | None = None
+    cpus_counted: float | None = None
+    shm_free_bytes: int | None = None
+    accelerator: str | None = None
+    devices: list[dict[str, Any]] = []
+    nics: list[dict[str, Any]] = []
+    ports: list[dict[str, Any]] = []
+    variables: dict[str, Any] = {}
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    host: _HostFacts
 
 
 class Broken(NamedTuple):
@@ -69,15 +96,11 @@ class Store:
 
     def telemetry_path(self, launch: str) -> Path:
         """The Parquet file of a launch's telemetry; its folder is made."""
-        folder = self.root / "telemetry"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{launch}.parquet"
+        return self._folder("telemetry") / f"{launch}.parquet"
 
     def log_dir(self, launch: str) -> Path:
         """The folder of a launch's logs, one file a rank; it is made."""
-        folder = self.root / "logs" / launch
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return self._folder("logs", launch)
 
     @property
     def traces_dir(self) -> Path:
@@ -86,8 +109,14 @@ class Store:
 
     def trace_dir(self, launch: str) -> Path:
         """The folder of a launch's profiler traces, one Chrome trace a rank; it is made."""
-        folder = self.traces_dir / launch
-        folder.mkdir(parents=True, exist_ok=True)
+        return self._folder(self.traces_dir.name, launch)
+
+    def _folder(self, *names: str) -> Path:
+        """A folder in the study, made; not the study's own: one that was removed while it ran does not come back by halves."""
+        folder = self.root
+        for name in names:
+            folder = folder / name
+            folder.mkdir(exist_ok=True)
         return folder
 
     def create(self, header: StudyHeader, resume: bool = False) -> None:
@@ -100,7 +129,7 @@ class Store:
                 raise UsageError(
                     f"{self.root}: holds a study already; go on with it by --resume, or give another name by -o"
                 )
-        elif self.root.exists() and any(path.name != ".lock" for path in self.root.iterdir()):
+        elif self.root.exists() and any(path.name not in _BEGUN for path in self.root.iterdir()):
             raise UsageError(
                 f"{self.root}: is in use, but not by a study ({HEADER} is missing); give another name"
             )
@@ -120,8 +149,31 @@ class Store:
             raise UsageError(f"{self.header_path}: {error.strerror}") from None
         return _decode_header(data, self.header_path)
 
+    def write_verification(self, found: Verification) -> None:
+        """Write verify.json whole, in the place of an earlier one."""
+        path = self.root / VERIFIED
+        with _named(path):
+            _replace(path, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+
+    def verification(self) -> Verification | None:
+        """verify.json; None where nothing was verified. Raises UsageError where it is broken, or of a newer version."""
+        path = self.root / VERIFIED
+        try:
+            data = path.read_bytes()
+            _refuse_newer(data, str(path), VERIFY_SCHEMA)
+            return msgspec.json.decode(data, type=Verification)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: {error}; put the original file back, or remove it") from None
+
     def append(self, record: LaunchRecord) -> None:
-        """Add one launch, in one write, flushed to the disk. A partial last line is closed first."""
+        """Add one launch, in one write, flushed to the disk. A partial last line is closed first.
+
+        What a full disk took of it is taken back: the file ends as it did before.
+        """
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         handle = os.open(self.launches_path, flags, 0o666)
         try:
@@ -130,7 +182,8 @@ class Store:
             line = b"\n" * partial + _encode(record) + b"\n"
             with _named(self.launches_path):
                 if os.write(handle, line) != len(line):
-                    raise OSError(errno.ENOSPC, "the disk took only part of a record")
+                    os.ftruncate(handle, size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(handle)
         finally:
             os.close(handle)
@@ -178,7 +231,10 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the study for one conductor. Raises UsageError where another one holds it."""
+        """Hold the study for one conductor. Raises UsageError where another one holds it.
+
+        A folder that is not a study's in the end is gone again: nothing has begun.
+        """
         _make(self.root)
         with (self.root / ".lock").open("a+") as file:
             try:
@@ -187,7 +243,18 @@ class Store:
                 raise UsageError(
                     f"{self.root}: another run is writing this study; wait for it, or give another name by -o"
                 ) from None
-            yield
+            try:
+                yield
+            finally:
+                self._clear()
+
+    def _clear(self) -> None:
+        """Remove the folder where it has only what a run begins with; its name is free for the next one."""
+        with contextlib.suppress(OSError):
+            if {path.name for path in self.root.iterdir()} <= set(_BEGUN):
+                for name in _BEGUN:
+                    (self.root / name).unlink(missing_ok=True)
+                self.root.rmdir()
 
 
 def _make(root: Path) -> None:
@@ -236,8 +303,8 @@ def finite(value: float | None) -> float | None:
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """JSON Schema of study.json, and of one line of launches.jsonl, by file name."""
-    types = {HEADER: StudyHeader, LAUNCHES: LaunchRecord}
+    """JSON Schema of study.json and verify.json, and of one line of the .jsonl files, by file name."""
+    types = {HEADER: StudyHeader, LAUNCHES: LaunchRecord, CHECKPOINTS: CheckpointRow, VERIFIED: Verification}
     return {name: {"$schema": _DIALECT, **msgspec.json.schema(kind)} for name, kind in types.items()}
 
 
@@ -255,7 +322,9 @@ def _decode_header(data: bytes, path: Path) -> StudyHeader:
     try:
         _refuse_newer(data, str(path))
         header = msgspec.json.decode(data, type=StudyHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        for host in (header.host, *(member.host for member in header.nodes)):
+            msgspec.convert({"host": host}, _Facts)
+    except (msgspec.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{path}: {error}; put the original file back, or run the study again") from None
     for at, cell in enumerate(header.cells):
         if not cell.id.startswith(cell.case.id):
@@ -275,14 +344,24 @@ def _decode_record(line: bytes, number: int, path: Path) -> LaunchRecord | Broke
         return Broken(number, str(error))
     if record.schema > SCHEMA:
         _refuse_newer(line, f"{path}:{number}")
+    if _LARGE.search(line) and _beyond_64_bits(msgspec.to_builtins(record)):
+        return Broken(number, "a whole number of more than 64 bits")
     return record
 
 
-def _refuse_newer(data: bytes, where: str) -> None:
+def _beyond_64_bits(value: Any) -> bool:
+    """Whether a whole number somewhere in plain data is one that no column of a table holds."""
+    if isinstance(value, int):
+        return not -(2**63) <= value < 2**63
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_beyond_64_bits, inner))
+
+
+def _refuse_newer(data: bytes, where: str, known: int = SCHEMA) -> None:
     found = msgspec.json.decode(data, type=_Version).schema
-    if found > SCHEMA:
+    if found > known:
         raise UsageError(
-            f"{where}: schema {found}, and this scalemark reads up to {SCHEMA}; install a newer scalemark to read it"
+            f"{where}: schema {found}, and this scalemark reads up to {known}; install a newer scalemark to read it"
         )
 
 

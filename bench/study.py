@@ -7,7 +7,7 @@ of its own. A cell closes when its interval is as narrow as wanted, at the cap, 
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,10 +86,43 @@ class Study:
                     self._team.admit()
                 cells = self._stopping.open_cells(block, self._fits)
                 if cells and not self._stopping.time_for(cells, block):
-                    self._show.say(self._stopping.out_of_time(cells))
-                    break
+                    fitting = self._stopping.widest(cells)
+                    self._show.say(self._stopping.out_of_time(cells, fitting))
+                    if not fitting:
+                        break
+                    cells = fitting
                 if cells:
                     self._block(block, cells)
+            if self._rules.max_launches > 1:
+                self._show.say(self._stopping.summed_up())
+
+    def led(self, orders: Iterable[tuple[int, Iterable[tuple[int, Cell]]]]) -> None:
+        """Run what another conductor asks for, as it asks: blocks, and their cells with the order of each.
+
+        Raises Interrupted as `run` does. The caller holds the store's lock.
+        """
+        launching.sweep_scratch()
+        with signals():
+            self._stopping.resume(self._store.records()[0])
+            for block, cells in orders:
+                self._store.root.joinpath("logs").mkdir(exist_ok=True)
+                with Engine(self._store.root / "logs" / f"engine-b{block:02d}.log") as engine:
+                    with suppress(EngineLost):  # the first launch tells why
+                        engine.ready()
+                    for order, cell in cells:
+                        record = self._landed(engine, cell, block, order)
+                        if self._stopping.repeats(record):  # at once: its pair is beside it
+                            self._landed(engine, cell, block, order, record)
+
+    def _landed(
+        self, engine: Engine, cell: Cell, block: int, order: int, first: LaunchRecord | None = None
+    ) -> LaunchRecord:
+        record = self._launch(engine, cell, block, order, first)
+        self._stopping.take(record)
+        self._show.landed(record, None)
+        if record.status == "interrupted":
+            raise Interrupted
+        return record
 
     def _fits(self, case: Case) -> bool:
         """Whether there are nodes enough: cells that need a lost one wait for it, or for --resume."""
@@ -104,21 +137,28 @@ class Study:
                 with suppress(EngineLost):  # the first launch tells why
                     engine.ready()
                 self._team.clocks()
-            for order, cell in enumerate(cells):
-                if not self._fits(cell.case):
+            asked: list[tuple[Cell, LaunchRecord | None]] = [(cell, None) for cell in cells]
+            for order, (cell, first) in enumerate(
+                asked
+            ):  # disqualified launches come again, after all others
+                if not self._fits(cell.case) or (first is not None and not self._stopping.repeats(first)):
                     continue
                 self._show.launching(cell, block)
-                record = self._launch(engine, cell, block, order)
+                record = self._launch(engine, cell, block, order, first)
                 self._stopping.take(record)
-                left = self._stopping.left_s(block, cells[order + 1 :])
+                if self._stopping.repeats(record):
+                    asked.append((cell, record))
+                left = self._stopping.left_s(block, [cell for cell, _ in asked[order + 1 :]])
                 self._show.landed(record, left)
                 if record.status == "interrupted":
                     raise Interrupted
                 if self._rules.fail_fast and record.status != "ok":
                     raise FailedFast
 
-    def _launch(self, engine: Engine, cell: Cell, block: int, order: int) -> LaunchRecord:
-        """One launch and its record, on disk when this returns."""
+    def _launch(
+        self, engine: Engine, cell: Cell, block: int, order: int, first: LaunchRecord | None = None
+    ) -> LaunchRecord:
+        """One launch and its record, on disk when this returns; `first` is the disqualified one that it replaces."""
         name = self._name(cell, block)
         began = time.monotonic()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -152,6 +192,7 @@ class Study:
             record,
             started_at=started_at,
             wall_s=time.monotonic() - began,
+            retry_of=first.launch if first else None,
             **(
                 {"status": "interrupted", "reason": "interrupted", "detail": "stopped by a signal"}
                 if interrupted
@@ -210,7 +251,7 @@ class Study:
             return None
 
     def _name(self, cell: Cell, block: int) -> str:
-        """b03-ddp-n2-...-hash, with r1, r2, ... where an interrupted launch is run again."""
+        """b03-ddp-n2-...-hash, with r1, r2, ... where a launch is run again."""
         tries = sum(r.block == block for r in self._stopping.records.get(cell.id, ()))
         return f"b{block:02d}-{cell.id}" + (f"-r{tries}" if tries else "")
 

@@ -212,7 +212,7 @@ def _doubled(levels: Any, most: int) -> list[Any]:
     """Node counts: those of the suite, or 1, 2, 4, ... for `auto`."""
     if levels == "auto":
         return doubling(most)
-    return list(dict.fromkeys(levels)) if isinstance(levels, list) else [levels]
+    return _listed("nodes", levels)
 
 
 def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
@@ -220,6 +220,11 @@ def _levels(field: str, levels: Any, host: Host, limit: int) -> list[Any]:
         return doubling(limit)
     if levels == "auto" and field == "num_workers":
         return [n for n in (0, 1, 2, 4, 8, 16) if n <= host.cpus_usable]
+    return _listed(field, levels)
+
+
+def _listed(field: str, levels: Any) -> list[Any]:
+    """The levels that an axis names, each once. Raises UsageError for what is no list of values."""
     if not isinstance(levels, list):
         levels = [levels]
     if not levels:

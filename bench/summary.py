@@ -1,6 +1,6 @@
 """Traces of the ranks -> one launch record: the window over all ranks, means a rank, what differs from the plan."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,9 +13,8 @@ from bench.failures import Verdict
 from bench.link import Link
 from bench.records import PHASES, Effective, LaunchRecord, Pair, RankSummary, RankTrace, Window
 from bench.stats import tukey_outliers
+from bench.variance import error_of_mean, relative_sd
 
-BUSY = "busy host: other processes used "
-MUCH_CPU, MUCH_SHARE = 0.3, 0.05  # CPUs; of all CPUs, where there are many
 SHORT_S = 0.5
 _DEFAULT = Case()
 
@@ -54,6 +53,8 @@ def window(traces: Sequence[RankTrace]) -> Window | None:
         p99_s=p99,
         outliers=int(tukey_outliers(slowest).sum()),
         cut=cut,
+        step_sd=relative_sd(slowest),
+        mean_error=error_of_mean(slowest),
     )
 
 
@@ -79,6 +80,7 @@ def rank_summary(trace: RankTrace) -> RankSummary:
         counts=trace.counts,
         memory=trace.memory,
         network=trace.network,
+        instrumentation_s=trace.instrumentation_s,
         warnings=trace.warnings,
     )
 
@@ -206,47 +208,15 @@ def loss_mark(traces: Sequence[RankTrace]) -> str | None:
     return "loss is not finite" if any(trace.loss_finite is False for trace in traces) else None
 
 
-def busy_mark(
-    telemetry: Mapping[str, Mapping[str, float | None]],
-    cpus: Mapping[int, int],
-    shared: bool = False,
-    traces: Sequence[RankTrace] = (),
-) -> str | None:
-    """What other processes took of a node's CPUs during the window, where it is worth saying; None otherwise.
-
-    The node's CPU time less that of ranks, loader workers, engine and sampler, in CPUs. `cpus` are those of
-    each node, `traces` say where the ranks ran; `shared`: all nodes are on one machine.
-    """
-    where = {trace.rank: trace.node for trace in traces}
-    own: dict[int, float] = {}
-    seen = set()
-    for key, stat in telemetry.items():
-        subject, _, measure = key.rpartition("/")
-        node, ours = _whose(subject, where)
-        node = 0 if shared else node
-        if measure == "cpu_percent" and ours:
-            own[node] = own.get(node, 0.0) + (stat["mean"] or 0.0)
-            seen |= {node} if subject.startswith("rank ") else set()
-    for node in sorted(seen):
-        subject = "node" if node == 0 else f"node {node}"
-        used = telemetry.get(f"{subject}/cpu_percent", {}).get("mean")
-        count = cpus.get(node, 1)
-        if used is None:
+def bound_mark(case: Case, traces: Sequence[RankTrace], usable: int) -> str | None:
+    """Said where the model's own code took CPUs from its rank; `usable` are those that ranks of node 0 start with."""
+    for trace in traces:
+        if trace.effective is None or trace.node or case.cpu_binding is not None:
             continue
-        others = (used * count - own[node]) / 100  # the node's is a share of all CPUs, a process's of one
-        if others > max(MUCH_CPU, MUCH_SHARE * count):
-            return f"{BUSY}{others:.1f} of {count} CPUs" + (f" on {subject}" if node else "")
+        left = len(trace.effective.affinity)
+        if left < usable:
+            return f"rank {trace.rank} bound by its model's code: {left} of {usable} CPUs"
     return None
-
-
-def _whose(subject: str, where: Mapping[int, int]) -> tuple[int, bool]:
-    """The node that a subject of telemetry is on, and whether it is a process of ours."""
-    words = subject.split()
-    if words[0] == "rank":
-        return where.get(int(words[1]), 0), True
-    if words[0] == "node" and len(words) > 1:
-        return int(words[1]), len(words) > 2 and words[2] in ("engine", "sampler")
-    return 0, words[0] in ("engine", "sampler")
 
 
 def link_mark(link: Link, pairs: Sequence[Pair]) -> list[str]:

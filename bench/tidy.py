@@ -75,6 +75,7 @@ def _without_launch(study: str, header: StudyHeader, ran: set[tuple[str, str]]) 
                 "status": "skipped" if cell.skipped else "not run",
                 "reason": cell.skipped,
                 "reject": cell.skipped or "not run",
+                "cause": "skipped" if cell.skipped else "not run",
                 "comparable": False,
                 "reference": False,
             }
@@ -145,7 +146,7 @@ _PLAIN: dict[Kind, set[type]] = {
     "text": {inspect.StrType, inspect.LiteralType},
 }
 _PHASES: dict[str, Kind] = dict.fromkeys((f"{phase}_s" for phase in PHASES), "float")
-_SAID: dict[str, Kind] = dict.fromkeys(("study", "suite", "steady", "reject"), "text")
+_SAID: dict[str, Kind] = dict.fromkeys(("study", "suite", "steady", "reject", "cause"), "text")
 _LAUNCH_KINDS = _kinds((Cut, Window, LaunchRecord, Case), window_steps="int", stand_ins="json", devices="int",
     global_batch="int", ln_samples_per_s="float", energy_per_sample_j="float", comparable="bool", reference="bool",
     **_SAID, **_PHASES,

@@ -124,8 +124,13 @@ def _file(module: ModuleType) -> str:
 def _called(factory: Callable[[Case], Any], case: Case, where: str, what: str = "the factory") -> Any:
     import torch
 
+    process = os.getpid()
     try:
-        return factory(case)
+        made = factory(case)
+        if os.getpid() != process:  # it forked, and this is the child: two would train as one rank
+            print(f"{where}: {what} forked, and the child came back: it ends here", file=sys.stderr, flush=True)
+            os._exit(1)
+        return made
     except (UsageError, MemoryError, torch.OutOfMemoryError):
         raise  # already one line; or a matter of the host, which the launch record names
     except (Exception, SystemExit) as error:

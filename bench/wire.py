@@ -205,9 +205,11 @@ def _quiet_torch() -> Iterator[None]:
     """What goes wrong with a store is raised: torch, if it is imported in here, does not print its stack as well."""
     level = os.environ.get(LOG_LEVEL)
     os.environ[LOG_LEVEL] = level or "FATAL"
-    yield
-    if level is None:
-        del os.environ[LOG_LEVEL]  # ranks have their own
+    try:
+        yield
+    finally:
+        if level is None:
+            os.environ.pop(LOG_LEVEL, None)  # ranks have their own
 
 
 def _no_port(address: str, port: int, error: OSError) -> str:

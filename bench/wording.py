@@ -20,6 +20,7 @@ STRATEGIES = {
     "zero1": "ZeRO-1",
     "fsdp": "FSDP",
 }
+AGAIN = " · the same again"
 NOT_SHOWN = {"strategy", "ranks", "nodes", "steps", "seed", "timeout_s"}
 
 
@@ -51,6 +52,11 @@ def size(count: float | None) -> str:
 def share(value: float | None, decimals: int = 0) -> str:
     """A fraction in per cent."""
     return MISSING if value is None else f"{value * 100:.{decimals}f}\u00a0%"
+
+
+def p_value(value: float | None) -> str:
+    """A probability to three decimals, a small one as a bound."""
+    return MISSING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def plus_minus(interval: Interval | None) -> str:
@@ -116,10 +122,10 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 def cell_labels(cells: Sequence[CellResult]) -> dict[str, str]:
     """A short name for every cell: strategy, devices, and whatever else differs within the study.
 
-    Cells that would share a name get the end of their id as well.
+    Cells that would share a name get the end of their id as well; one that repeats another is "the same again".
     """
     varying = {field for field in Case.__struct_fields__ if _differs(cells, field)} - NOT_SHOWN
-    names = {cell.cell: label(cell.case, varying) for cell in cells}
+    names = {cell.cell: label(cell.case, varying) + AGAIN * bool(cell.twin_of) for cell in cells}
     seen = Counter(names.values())
     return {cell: name if seen[name] == 1 else f"{name} · {clip(cell[-6:])}" for cell, name in names.items()}
 

@@ -20,7 +20,8 @@ from bench import guard, progress
 from bench.records import Launch, RankTrace
 from bench.spelling import did_you_mean
 
-TASKS = {"measure": "bench.measuring"}  # what a rank may be asked to do: modules with a function `work`
+# what a rank may be asked to do: modules with a function `work`
+TASKS = {"measure": "bench.measuring", "verify": "bench.verifying", "checkpoint": "bench.checkpointing"}
 
 
 def run_rank(encoded: bytes) -> None:
@@ -55,6 +56,9 @@ def run_rank(encoded: bytes) -> None:
         task = importlib.import_module(TASKS[launch.task])
         known |= task.work(launch, beat, keep)
     except BaseException as error:  # noqa: BLE001 - SystemExit of user code is a failure too
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # torch's handler raises at every child's end, once a worker has died
         known |= _failure(error)
         traceback.print_exc()
     os.close(spare)
@@ -73,8 +77,16 @@ def _failure(error: BaseException) -> dict[str, Any]:
         "status": "failed",
         "failed_ns": time.monotonic_ns(),
         "error_type": type(error).__name__,
-        "error": (str(error) + did_you_mean(error))[:4000],
+        "error": (_words(error) + did_you_mean(error))[:4000],
     }
+
+
+def _words(error: BaseException) -> str:
+    """An error's text; of a connection to a loader worker that broke, with whose it was: not one between ranks."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    queues = ("multiprocessing/queues.py", "multiprocessing/resource_sharer.py")
+    lost = isinstance(error, OSError | EOFError) and any(file.endswith(queues) for file in files)
+    return f"DataLoader worker lost: {error}" if lost else str(error)
 
 
 def _collect_warnings() -> list[str]:

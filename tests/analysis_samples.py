@@ -24,6 +24,7 @@ from bench.answers import (
 )
 from bench.case import Case
 from bench.records import Member, Pair
+from tests import checkpoints
 
 MIB = 2**20
 HOSTILE = "<script>alert('x')</script>\"&\x1b[31m\u202e$\\frac{1}{0}$\n" + "A" * 10_000
@@ -430,6 +431,7 @@ def cluster() -> Analysis:
         cells=(cell(single, 22.0), *(cell(case, rate) for case, rate in zip(cases, rates, strict=True))),
         curves=(curve("ddp, weak", [cases[1], cases[2]], rates[1:], single),),
         best_note="this sample names no best",
+        checkpoints=checkpoints.some(),
         network=network(
             *(traffic(case, link_bits_per_s=link) for case, link in zip(cases[:2], links, strict=False)),
             traffic(cases[2], 0.4, None, sender=None, sent_bytes=None, interfaces={}),
@@ -442,7 +444,9 @@ def many_nodes() -> Analysis:
     """60 cells on two nodes each."""
     cases = [Case(strategy="ddp", nodes=2, batch=16 + i) for i in range(60)]
     cells = [traffic(case, 0.5 + 0.005 * i) for i, case in enumerate(cases)]
-    return analysis(cells=tuple(cell(case, 20.0) for case in cases), network=network(*cells))
+    return analysis(
+        cells=tuple(cell(case, 20.0) for case in cases), network=network(*cells), checkpoints=checkpoints.many()
+    )
 
 
 def hostile() -> Analysis:
@@ -473,6 +477,10 @@ def hostile() -> Analysis:
         ),
         command=("scalemark", HOSTILE),
         left_out=(HOSTILE,),
+        checkpoints=(
+            checkpoints.save(HOSTILE, stand_in=HOSTILE),
+            checkpoints.bad("refused", HOSTILE, way=HOSTILE, into=HOSTILE, saver=HOSTILE),
+        ),
     )
 
 

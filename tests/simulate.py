@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from bench.case import Case
+from bench.checked import Verification
 from bench.records import (
     PHASES,
     Cell,
@@ -84,24 +85,38 @@ def simulate(
     write_steps: bool = False,
     quick: bool = False,
     seed: int = 0,
+    twins: Mapping[str, float] | None = None,
+    verified: Verification | None = None,
 ) -> Store:
     """Write the study `root` and return its Store.
 
     `cells` run once in each of `blocks` blocks (`quick`: once), in random order, with log-normal launch
     spread. `step_s` sets a cell's mean step time; `phases` splits it. `change(record)` returns what is
     stored instead of a record, or None to drop it. `skipped` maps cell ids to reasons; `header` overrides
-    fields of study.json. Equal arguments give equal files.
+    fields of study.json. `twins` maps ids of cells to the factor on the times of a cell that repeats each (A/A).
+    `verified` is written as verify.json. Equal arguments give equal files.
     """
     store = Store(root)
-    store.create(_header(root.name, cells, suite, skipped or {}, host, quick, seed, dict(header or {})))
+    twins = twins or {}
+    planned = _header(root.name, cells, suite, skipped or {}, host, quick, seed, dict(header or {}))
+    again = [
+        msgspec.structs.replace(cell, id=f"{cell.id}-aa", twin_of=cell.id)
+        for cell in planned.cells
+        if cell.id in twins
+    ]
+    store.create(msgspec.structs.replace(planned, cells=(*planned.cells, *again)))
+    if verified is not None:
+        store.write_verification(verified)
     random = np.random.default_rng(seed)
-    running = [case for case in cells if case.id not in (skipped or {})]
+    running = [(case, case.id, 1.0) for case in cells if case.id not in (skipped or {})]
+    running += [(cell.case, cell.id, twins[cell.twin_of]) for cell in again]
     for block in range(1 if quick else blocks):
         shared = random.normal(0, spread)
         for order, at in enumerate(random.permutation(len(running))):
-            case = running[at]
-            factor = float(np.exp(shared + random.normal(0, spread)))
+            case, cell, longer = running[at]
+            factor = longer * float(np.exp(shared + random.normal(0, spread)))
             record = launch_record(case, block, order, factor, steps, step_s, phases, host)
+            record = msgspec.structs.replace(record, cell=cell, launch=f"b{block:02d}-{order:03d}-{cell}")
             kept = change(record) if change else record
             if kept is None:
                 continue
@@ -172,6 +187,8 @@ def launch_record(
             p95_s=step * 1.05,
             p99_s=step * 1.1,
             outliers=1,
+            step_sd=0.03,
+            mean_error=0.003,
             cut=Cut(first=WARMUP, state="steady", drift=0.0, drift_low=-0.001, drift_high=0.001),
         ),
         phases_s=parts,
@@ -214,6 +231,7 @@ def _rank(
         build_s=0.2,
         first_batch_s=0.02,
         first_step_s=4 * step,
+        instrumentation_s=1e-5,
         effective=_effective(case, rank, ranks, each, accelerator, reference),
         counts=Samples(
             dataset_len=9600,

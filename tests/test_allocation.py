@@ -63,7 +63,9 @@ def test_nothing_is_found_where_nobody_started_it():
 
 def test_a_step_of_slurm_says_all():
     """Node, nodes, the first host of the step, and a port that follows from job and step."""
-    assert found(STEP) == Allocation(launcher="Slurm", nodes=2, node_rank=1, lead=("n1", 20_328), job="41")
+    assert found(STEP) == Allocation(
+        launcher="Slurm", nodes=2, node_rank=1, lead=("n1", 20_328), job="41", step="0"
+    )
 
 
 def test_the_step_counts_before_the_job():

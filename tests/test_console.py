@@ -1,10 +1,14 @@
 """The terminal's table of results and its findings."""
 
+import re
 from pathlib import Path
+
+import msgspec
 
 from bench.analysis import analyse
 from bench.case import Case
 from bench.console import results
+from bench.records import LaunchRecord
 from tests.simulate import each_rank, failed, simulate
 
 SINGLE, DDP = Case(), Case(strategy="ddp", ranks=2)
@@ -60,3 +64,38 @@ def test_a_width_beyond_the_value_is_a_range(tmp_path: Path) -> None:
     shown = lines(tmp_path, [SINGLE], blocks=2, spread=0.5)
     assert "+-" not in shown[2]
     assert "[" in shown[2]
+
+
+def test_verdicts_are_a_table_with_what_they_could_have_shown(tmp_path: Path) -> None:
+    """Change, interval, word, n, smallest visible effect, launches to decide; the pair of equal cells comes first."""
+    cells = [Case(data="photos", num_workers=workers) for workers in (0, 2)]
+    rate = {0: 100.0, 2: 101.0}
+    fields = {"spread": 0.02, "twins": {cells[0].id: 1.0}, "step_s": lambda case: 16 / rate[case.num_workers]}
+    shown = lines(tmp_path, cells, **fields)
+    head = shown.index("setting change 95 % interval verdict n smallest visible launches to decide")
+    assert re.fullmatch(r"same again, .* \[\S+, \S+\] equivalent 5 \d+\.\d% n/a", shown[head + 1])
+    assert re.fullmatch(r"num_workers 0 -> 2, .* \[\S+, \S+\] inconclusive 5 \d+\.\d% \d+", shown[head + 2])
+
+
+def test_a_quick_study_has_no_table_of_verdicts(tmp_path: Path) -> None:
+    """One launch a cell decides nothing, so there is none."""
+    cells = [Case(data="photos", num_workers=workers) for workers in (0, 2)]
+    assert not any("launches to decide" in line for line in lines(tmp_path, cells, quick=True))
+
+
+def test_two_modes_stand_beside_the_number(tmp_path: Path) -> None:
+    """A cell whose launches fall in two groups says so in its row, and a comparison with it in its note."""
+    cells = [Case(data="photos", num_workers=workers) for workers in (0, 2)]
+
+    def slow_mode(record: LaunchRecord) -> LaunchRecord:
+        if record.requested.num_workers == 0 or record.block % 3:
+            return record
+        rate = record.window.samples_per_s * 0.7
+        return msgspec.structs.replace(
+            record, window=msgspec.structs.replace(record.window, samples_per_s=rate)
+        )
+
+    analysis = analyse([simulate(tmp_path / "s", cells, blocks=9, spread=0.005, change=slow_mode)])
+    assert [("two modes" in cell.marks) for cell in analysis.cells] == [False, True]
+    assert "(not converged, two modes)" in results(analysis)
+    assert "doubtful: the launches of 2 fall in two groups" in (analysis.comparisons[0].note or "")

@@ -24,6 +24,11 @@ from bench.failures import REMEDIES, RankEnd, classify, first_failure, one_line,
         ("DistBackendError", "NCCL error in: ProcessGroupNCCL.cpp", "communication"),
         ("ModuleNotFoundError", "No module named 'timm'", "import_error"),
         ("RuntimeError", "DataLoader worker (pid(s) 12) exited unexpectedly", "loader_worker"),
+        ("ConnectionResetError", "DataLoader worker lost: [Errno 104] Connection reset by peer", "loader_worker"),
+        ("ConnectionRefusedError", "Caught ConnectionRefusedError in DataLoader worker process 0. [Errno 111] Connection refused", "loader_worker"),
+        ("RuntimeError", "can't start new thread", "thread_limit"),
+        ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "thread_limit"),
+        ("RuntimeError", "[gloo/transport/tcp/pair.cc:299] connect: Resource temporarily unavailable", "communication"),
         ("BenchError", "uneven number of batches: 3 vs 4 steps", "uneven_batches"),
         ("UsageError", "model 'x:y': the factory raised ValueError", "usage"),
         ("OSError", "[Errno 28] No space left on device", "disk_full"),
@@ -140,6 +145,18 @@ def test_a_hang_names_the_stopped_rank_or_the_one_behind():
     assert rank is None
     assert "cannot be named" in why
     assert stuck_rank([3], [False])[0] == 0
+
+
+def test_what_a_loader_worker_raised_is_told_without_its_traceback():
+    """Where it was and what it said: the lines between are in the log."""
+    text = (
+        "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n    g()\nValueError: bad image\n'
+    )
+    verdict = first_failure([RankEnd(rank=1, exitcode=1, error_type="ValueError", error=text, failed_ns=1)])
+    assert verdict.detail == (
+        "rank 1: ValueError: Caught ValueError in DataLoader worker process 0. ValueError: bad image"
+    )
 
 
 def test_details_are_one_printable_line():

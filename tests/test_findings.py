@@ -14,13 +14,14 @@ from bench.case import Case
 from bench.checks.memory import shm_need
 from bench.checks.seen import Seen, capped, worst
 from bench.checks.setup import cpu_demand
+from bench.contamination import BUSY
 from bench.failures import REMEDIES
 from bench.findings import TABLE
 from bench.records import LaunchRecord
-from bench.summary import BUSY
 from bench.watch_checks import MISTAKES
 from tests import networks
 from tests.simulate import CPU_HOST, GPU_HOST, MIB, each_rank, failed, simulate
+from tests.verified import verification
 
 SINGLE = Case()
 PHOTOS = Case(data="photos", num_workers=2)
@@ -61,6 +62,20 @@ def only(case: Case, change: Change) -> Change:
     return lambda record: change(record) if record.cell == case.id else record
 
 
+def cooler(record: LaunchRecord) -> LaunchRecord:
+    """The launch as of a machine that loses a hundredth of its speed from block to block."""
+    assert record.window is not None
+    assert record.window.samples_per_s is not None
+    rate = record.window.samples_per_s * 0.99**record.block
+    return msgspec.structs.replace(record, window=msgspec.structs.replace(record.window, samples_per_s=rate))
+
+
+def marked(record: LaunchRecord, cost_s: float) -> LaunchRecord:
+    """The launch with marks that cost so many seconds a step on every rank."""
+    ranks = tuple(msgspec.structs.replace(rank, instrumentation_s=cost_s) for rank in record.ranks)
+    return msgspec.structs.replace(record, ranks=ranks)
+
+
 POWERSGD = "PowerSGD over gloo, a bucket at a time"
 CLEAN = {"host": GPU_HOST, "spread": 0.002}
 
@@ -91,6 +106,31 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         [SINGLE, ddp(2)],
         {"quick": True, "step_s": lambda case: 0.1 * case.devices**1.5, "spread": 0.0},
         r"^more devices are slower: 160 samples/s on 1 device and 113 .* on 2 ranks under ddp; one launch: it may be",
+    ),
+    "not-the-same": (
+        [SINGLE, ddp(2)],
+        {"verified": verification(ddp(2))},
+        r"^does not train as one process does: ddp on 2 ranks, resnet-small: gradients: fc.weight differs by 0.5",
+    ),
+    "not-verified": (
+        [SINGLE, ddp(2)],
+        {"verified": verification(ddp(2), outcome="cannot tell", detail="the model draws random numbers")},
+        r"^not known whether 1 way of training computes what one process does: ddp on 2 .*: the model draws random",
+    ),
+    "aa-differs": (
+        [SINGLE],
+        {"spread": 0.002, "twins": {SINGLE.id: 1.05}},
+        r"^A/A pair differs: the same cell twice, single on 1 device.*-4\.\d % \[-\d\.\d, -\d\.\d\]: verdicts are off$",
+    ),
+    "study-drifts": (
+        [SINGLE],
+        {"spread": 0.001, "blocks": 6, "change": lambda r: cooler(r)},
+        r"^throughput changed by -4\.\d % \[-\d\.\d, -\d\.\d\] from the first of 6 blocks to the last$",
+    ),
+    "instrumentation-cost": (
+        [SINGLE, ddp(2)],
+        {"change": only(ddp(2), lambda r: marked(r, 0.001))},
+        r"^instrumentation takes 2\.\d % of a step \(ddp on 2 ranks",
     ),
     "threads-differ": (
         [SINGLE, ddp(2), ddp(4)],
@@ -148,6 +188,15 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         [ddp(2)],
         CLEAN | {"change": lambda r: failed(seen_of("GPU-1", ecc_uncorrected=2.0)(r))},
         r"^2 uncorrected memory errors on cuda:1$",
+    ),
+    "contaminated": (
+        [SINGLE],
+        {
+            "change": lambda r: msgspec.structs.replace(
+                r, contaminated=("steal: 4 % of the CPUs", "busy host: 0.4")
+            )
+        },
+        r"^steal: 4 % of the CPUs \(and 4 more\)$",
     ),
     "foreign-process": (
         [SINGLE, ddp(2)],

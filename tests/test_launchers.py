@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from bench.errors import UsageError
 from bench.launchers import _away, _remote, _sbatch, hand, k8s, slurm, ssh
 from bench.launchers._hosts import Host, fewest_slots, parse_hosts, read_hosts
-from bench.launchers._lead import is_here, lead_host
+from bench.launchers._lead import is_here, lead_host, real_name
 from bench.launchers._yaml import document
 
 GOLDEN = Path(__file__).parent / "fixtures/launchers"
@@ -156,6 +158,24 @@ def test_who_leads():
     assert lead_host(parse_hosts("192.0.2.1,localhost")) == "192.0.2.1"
 
 
+def test_a_host_that_cannot_be_reached_from_here_is_named():
+    """With why: it is this machine's own address on the way there that is not known."""
+    with pytest.raises(UsageError, match=r"^no-such\.invalid: .*no-such\.invalid has no address.* --lead"):
+        lead_host(parse_hosts("localhost,no-such.invalid"))
+
+
+def test_ssh_is_asked_for_a_name_once_a_host(tmp_path, monkeypatch):
+    """Each question is a process; hosts behind the first one that is elsewhere need none."""
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >> {tmp_path}/asked\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    real_name.cache_clear()
+    hosts = parse_hosts("localhost,192.0.2.1,192.0.2.2,192.0.2.3")
+    assert lead_host(hosts) == lead_host(hosts)
+    assert (tmp_path / "asked").read_text().split() == ["localhost", "192.0.2.1"]
+    real_name.cache_clear()
+
+
 # A stand-in for ssh: takes its options and host, then gives the command to a shell as sshd does.
 STAND_IN = '#!/bin/sh\nfor last; do :; done\nexec /bin/sh -c "$last"\n'
 
@@ -277,7 +297,8 @@ def test_a_node_without_python_or_connection_never_began(remote_job, tmp_path):
 LEADER = """#!/bin/sh
 read -r secret
 while [ "$1" != -o ]; do shift; done
-mkdir -p "$2"; echo {} > "$2/study.json"; echo line >> "$2/launches.jsonl"; pwd > "$2/where"; exit 1
+mkdir -p "$2"; echo {} > "$2/study.json"; echo line >> "$2/launches.jsonl"; pwd > "$2/where"
+echo "report: scalemark report '$2'"; exit 1
 """
 
 
@@ -288,8 +309,23 @@ def test_a_study_led_elsewhere_is_fetched_and_goes_on(remote_job, tmp_path):
     for times in (1, 2):
         assert _away.conduct(job, root, "s3cret", said.append) == 1
         assert len((root / "launches.jsonl").read_text().splitlines()) == times
-    assert said[-1] == f"results of n1 are here: {root}; report: scalemark report '{root}'"
+    assert said[-1] == f"results of n1 are here: {root}"
+    assert said[-2] == f"report: scalemark report '{root}'"  # not the folder there, which is gone
     assert not list(Path("/tmp").glob(f"scalemark-*/{root.name}"))
+
+
+def test_results_that_cannot_be_brought_stay_and_are_told_of(remote_job, tmp_path):
+    """The host is there and this disk is not: which host, which folder, why; nothing is removed there."""
+    job, said = remote_job(), []
+    (tmp_path / "node").write_text(LEADER)
+    (tmp_path / "tar").write_text("#!/bin/sh\nexit 2\n")
+    (tmp_path / "tar").chmod(0o755)
+    assert _away.conduct(job, tmp_path / "results/s", "s3cret", said.append) == 1
+    (there,) = re.findall(
+        r"^what n1 has recorded was not brought here, and lies there in (\S+): .*copy.*failed", said[-1]
+    )
+    assert (Path(there) / "study.json").exists()
+    shutil.rmtree(Path(there).parent)
 
 
 def test_a_study_that_does_not_begin_elsewhere_leaves_nothing(remote_job, tmp_path):
@@ -585,6 +621,13 @@ def test_the_manifest_fits_the_published_schemas(job, version):
     assert [one["kind"] for one in resources][-2:] == ["Service", "Job"]
     for one in resources:
         kubernetes_validate.validate(one, version, strict=True)  # raises for a resource it does not know
+
+
+def test_a_claim_is_said_to_need_many_mounts():
+    """Pods on machines of their own mount it at once; one pod may have a claim of any mode."""
+    said = "results, each on a machine of its own: it must be of a class with the access mode ReadWriteMany"
+    assert said in k8s.text(pods(claim="results"))
+    assert "ReadWriteMany" not in k8s.text(pods()) + k8s.text(pods(claim="results", nodes=1))
 
 
 def test_the_pods_find_their_leader():

@@ -7,6 +7,7 @@ from bench.case import Case
 from bench.errors import UsageError
 from bench.legal import Brought
 from bench.plan import Nodes, make_plan
+from bench.stopping import limits
 from tests.hosts import cpu_host, gpu_host
 
 
@@ -69,6 +70,14 @@ def test_cpu_ranks_are_said_once_with_what_they_mean():
     (note,) = make_plan(["ddp"], cpu_host(2), nproc=4).notes
     assert "every device slot is a CPU rank with gloo and one thread" in note
     assert "cannot scale beyond the CPUs" in note
+
+
+def test_cells_that_are_skipped_are_not_counted_among_the_ranks():
+    """Three nodes asked for and two to be had: nothing runs on three CPUs."""
+    team = Nodes(count=2, box=True)
+    plan = make_plan(["ddp"], cpu_host(2), sets=["nodes=1,3"], nproc=1, team=team)
+    assert any(cell.skipped for cell in plan.cells)
+    assert any("one thread; 1 rank on 2 usable CPUs" in text for text in plan.notes)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,7 @@ def test_cells_that_cannot_end_in_their_time_are_said_and_counted_once():
     assert note.startswith("1 of 2 cells is expected to hit the time limit of 180 s a launch (")
     assert plan.block_s == slow + fast + estimate.BLOCK_S
     assert plan.blocks_s(5) == pytest.approx(plan.block_s + 4 * (fast + estimate.BLOCK_S))
-    assert expected_s(plan, 60.0) == (plan.block_s, plan.block_s)
+    assert expected_s(plan, 60.0, limits()) == (plan.block_s, plan.block_s)
 
 
 def test_the_budget_limits_what_is_expected():
@@ -191,8 +200,9 @@ def test_the_budget_limits_what_is_expected():
     plan = make_plan(["single"], cpu_host(), sets=["data=device"])
     assert not [note for note in plan.notes if "time limit" in note]
     assert plan.blocks_s(5) == pytest.approx(5 * plan.block_s)
-    assert expected_s(plan, None) == (plan.blocks_s(5), plan.blocks_s(10))
-    assert expected_s(plan, plan.block_s * 7) == (plan.blocks_s(5), plan.block_s * 7)
+    assert expected_s(plan, None, limits()) == (plan.blocks_s(5), plan.blocks_s(10))
+    assert expected_s(plan, plan.block_s * 7, limits()) == (plan.blocks_s(5), plan.block_s * 7)
+    assert expected_s(plan, None, limits(strict=True)) == (plan.blocks_s(5), plan.blocks_s(20))
 
 
 def test_a_plan_with_nothing_to_run_says_so(capsys):
@@ -200,11 +210,12 @@ def test_a_plan_with_nothing_to_run_says_so(capsys):
     from bench.verbs.plan import as_dict, show
 
     plan = make_plan(["single"], cpu_host(), sets=["fused=true"])
-    show(plan, 600.0)
+    show(plan, 600.0, limits())
     out = capsys.readouterr().out
     assert out.endswith("nothing to run: every cell is skipped\n")
     assert "expected" not in out
-    assert (as_dict(plan, 600.0)["block_s"], as_dict(plan, 600.0)["expected_s"]) == (None, None)
+    told = as_dict(plan, 600.0, limits())
+    assert (told["block_s"], told["expected_s"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -249,3 +260,35 @@ def test_options_that_do_not_go_together_are_refused_by_the_plan(model, option, 
     """Before anything is built, in one line."""
     with pytest.raises(UsageError, match=f"model_args of '{model}': {says}"):
         make_plan(["single"], cpu_host(), sets=[f"model={model}", f"model_args.{option}"])
+
+
+def test_an_aa_pair_is_the_base_twice():
+    """The first cell that can run stands in the plan once more, with an id of its own and the same expected time."""
+    plan = make_plan(["ddp"], cpu_host(), sets=["data=synthetic"], aa=True)
+    first, twin = plan.cells[0], plan.cells[-1]
+    assert first.case.strategy == "single"
+    assert (twin.id, twin.twin_of, twin.case) == (f"{first.id}-aa", first.id, first.case)
+    assert plan.launch_s(twin) == plan.launch_s(first)
+    assert [cell.twin_of for cell in plan.cells[:-1]] == [None] * (len(plan.cells) - 1)
+    usual = make_plan(["ddp"], cpu_host(), sets=["data=synthetic"])
+    assert plan.cells[:-1] == usual.cells
+    assert (plan.factors, plan.notes) == (usual.factors, usual.notes)
+
+
+def test_a_cell_that_cannot_run_has_no_twin():
+    """The first runnable one is taken; with none there is no pair."""
+    plan = make_plan(["ddp"], cpu_host(), sets=["data=device", "fused=true"], aa=True)
+    assert not plan.runnable
+    assert all(cell.twin_of is None for cell in plan.cells)
+
+
+def test_a_plan_says_its_target_and_its_pair(capsys):
+    """--strict and --aa are in the words and in the JSON."""
+    from bench.verbs.plan import as_dict, show
+
+    plan = make_plan(["single"], cpu_host(), sets=["data=device"], aa=True)
+    show(plan, 600.0, limits(strict=True))
+    assert "5 to 20 launches a cell until ±1 %" in capsys.readouterr().out
+    told = as_dict(plan, 600.0, limits(strict=True))
+    assert (told["target"], told["launches"]) == (0.01, (5, 20))
+    assert [cell["twin_of"] for cell in told["cells"]] == [None, plan.cells[0].id]

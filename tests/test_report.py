@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import plugins, report, report_card, report_facts, report_tables, wording
+from bench import plugins, report, report_card, report_facts, report_tables, report_trust, wording
 from bench.analysis import analyse
-from bench.answers import Best
+from bench.answers import Best, Drift, Spread
 from bench.case import Case
 from bench.errors import UsageError
 from bench.figures import _canvas, _curves
@@ -91,6 +91,19 @@ def test_headline_says_first_that_more_devices_are_slower():
     )
     tiles = {tile.title: tile.value for tile in report_card.card(falling()).tiles}
     assert tiles["Efficiency on 2 devices"].replace(PERCENT, " %") == "40.0 %"
+
+
+def test_headline_says_which_one_rank_more_are_held_against():
+    """One rank under DDP wins, and the base is another one: 0.8 times is not of the 26 samples/s just named."""
+    fallen, alone = falling(), Case(strategy="ddp")
+    shown = msgspec.structs.replace(
+        fallen,
+        cells=(*fallen.cells, samples.cell(alone, 26.0)),
+        best=msgspec.structs.replace(fallen.best, cell=alone.id, samples_per_s=samples.interval(26.0)),
+    )
+    headline = report_card.card(shown).headline.replace(PERCENT, " %")
+    assert ": 1 CPU rank under DDP trains 26.0 samples/s. The best on more devices: " in headline
+    assert "train 20.0 samples/s, 0.8 times one rank without a wrapper: 40.0 % [" in headline
 
 
 def test_headline_of_a_loss_says_how_sure_it_is():
@@ -208,6 +221,64 @@ def test_comparison_table_keeps_the_inconclusive():
     table = report_tables.comparisons(samples.study())
     assert column(table, "verdict") == ["faster", "inconclusive", "equivalent", "slower", "small change"]
     assert column(table, "launches to decide") == ["n/a", "12", "n/a", "n/a", "n/a"]
+
+
+def test_comparison_table_has_n_and_the_familys_p():
+    """Every comparison says how many launches it rests on, and its p-value adjusted for the family."""
+    analysis = samples.study()
+    judged = msgspec.structs.replace(analysis.comparisons[0], p_value=0.0004, p_adjusted=0.002, family=5)
+    table = report_tables.comparisons(msgspec.structs.replace(analysis, comparisons=(judged,)))
+    assert (column(table, "n"), column(table, "p")) == (["5"], ["0.002"])
+
+
+def test_trust_says_what_is_known_and_what_is_not():
+    """An older study: no A/A pair, no drift, no cost of marks, in words; a new one has the figures."""
+    labels = {cell.cell: "DDP × 2" for cell in samples.study().cells}
+    said = dict(report_trust.facts(samples.study(), labels))
+    assert said["The same cell twice"].startswith("No A/A pair was run (--aa)")
+    assert said["Cost of the instrumentation"] == "Not known: these launches did not time their marks."
+    assert said["Drift over the study"].startswith("Not known")
+    analysis = samples.study()
+    spread = Spread(
+        step=0.03, within=0.004, launches=0.012, allocations=None, launch_count=5, allocation_count=1
+    )
+    cells = [
+        msgspec.structs.replace(analysis.cells[0], spread=spread, instrumentation=0.00021, step_s=0.1),
+        *analysis.cells[1:],
+    ]
+    drift = Drift(study="s", blocks=6, change=samples.interval(0.97, 0.01), real=True)
+    analysis = msgspec.structs.replace(analysis, cells=tuple(cells), drifts=(drift,))
+    said = dict(report_trust.facts(analysis, labels))
+    assert "at most 0.021\u00a0% of it, 0.021 ms (DDP × 2)" in said["Cost of the instrumentation"]
+    assert said["Drift over the study"].startswith("-3.0 % [-4.0, -2.0] from the first of 6 blocks")
+    (table,) = report_trust.tables(analysis, labels)
+    assert column(table, "between launches") == ["1.20\u00a0%"]
+    assert column(table, "between allocations") == ["n/a"]
+    (row,) = report_trust.files(analysis)["spread.csv"]
+    assert (row["launches_sd"], row["allocations_sd"], row["instrumentation_share"]) == (0.012, None, 0.00021)
+
+
+def test_every_launch_left_out_has_its_cause_and_the_launch_that_stands_for_it(tmp_path):
+    """A contaminated launch that was run again is in the ledger and in no number; one that was kept is marked."""
+
+    def dirty(record):
+        words = ("busy host: other processes used 1.5 of 2 CPUs",) if record.block < 2 else ()
+        return msgspec.structs.replace(record, contaminated=words, disqualified=bool(words))
+
+    store = simulate.simulate(tmp_path / "s", [Case()], change=dirty)
+    first, *_ = store.records()[0]
+    clean = msgspec.structs.replace(
+        first, launch="again", contaminated=(), disqualified=False, retry_of=first.launch
+    )
+    store.append(clean)
+    analysis = analyse([store])
+    (row,) = report_facts.exclusion_rows(analysis)
+    assert (row["launch"], row["cause"], row["study"]) == (first.launch, "contaminated", "s")
+    assert row["reason"] == "busy host: other processes used 1.5 of 2 CPUs; replaced by again"
+    assert analysis.cells[0].samples_per_s.n == 5
+    assert analysis.cells[0].marks == (
+        "busy host: other processes used 1.5 of 2 CPUs",
+    )  # of the second, kept
 
 
 def test_energy_has_a_column_where_a_device_told_of_it():

@@ -3,6 +3,7 @@
 import csv
 import re
 
+import msgspec
 import pytest
 
 from bench import plugins, report, report_network, wording
@@ -42,6 +43,15 @@ def test_nodes_and_pairs_say_what_is_not_known():
     assert between["nodes"][0] == "0 and 1"
     assert (between["bandwidth"][0], between["bandwidth"][-1]) == ("941 Mbit/s", "n/a")
     assert between["error"][-1] == "no route to host"
+
+
+def test_what_was_measured_before_links_were_shaped_says_so():
+    """This host's own 941 Mbit/s beside cells at 100 Mbit/s are no contradiction; without links nothing is said."""
+    shaped = samples.cluster()
+    plain = msgspec.structs.replace(shaped, cells=tuple(one for one in shaped.cells if one.case.link is None))
+    for analysis, said in ((shaped, True), (plain, False)):
+        (between,) = (one for one in report_network.tables(analysis, {}) if one.caption.startswith("Between"))
+        assert ("before any link was shaped" in between.note) == said
 
 
 def test_what_a_node_sent_stands_beside_bound_and_link():

@@ -1,6 +1,8 @@
 """The study's secret: where it is looked for, who may read it, what is refused."""
 
+import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -74,3 +76,24 @@ def test_who_writes_second_keeps_what_was_first():
     secret.write(secret.default_path(), "the first one")
     secret.write(secret.default_path(), "the second one")
     assert secret.find() == b"the first one"
+
+
+def test_a_file_of_another_user_is_refused(monkeypatch):
+    """Who owns a file knows what is in it; root's is as good as one's own."""
+    secret.write(secret.default_path(), "of somebody else")
+    owner = secret.default_path().stat().st_uid
+    monkeypatch.setattr(secret, "ROOT", -1)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        secret.find()
+    monkeypatch.setattr(secret, "ROOT", owner)
+    assert secret.find() == b"of somebody else"
+
+
+def test_nobody_sees_half_a_secret():
+    """Leaders of one user that start together all have the same one, and nothing else is left in its folder."""
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(50):
+            assert len(set(pool.map(lambda _: secret.find(make=True), range(8)))) == 1
+            secret.default_path().unlink()
+    assert list(secret.default_path().parent.iterdir()) == []

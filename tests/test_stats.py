@@ -160,6 +160,32 @@ def test_benjamini_hochberg_agrees_with_scipy() -> None:
     assert stats.benjamini_hochberg(p).tolist() == (scipy.stats.false_discovery_control(p) <= 0.05).tolist()
 
 
+def test_holm() -> None:
+    """Holm's own procedure: the smallest p against alpha / m, the next against alpha / (m - 1), until one fails."""
+    p = [0.01, 0.04, 0.03, 0.005]
+    assert stats.holm_adjusted(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm(p).tolist() == [True, False, False, True]
+    assert stats.holm([0.02, 0.02]).tolist() == [True, True]
+    assert stats.holm([0.03, 0.04]).tolist() == [False, False]
+    assert stats.holm([]).tolist() == []
+
+
+def test_a_gate_is_stricter_than_a_matrix() -> None:
+    """Adjusted p-values: at least the plain ones, at most 1, in the same order, Holm's never below the other's."""
+    p = np.random.default_rng(6).beta(0.3, 1.0, 40)
+    gate, matrix = stats.holm_adjusted(p), stats.benjamini_hochberg_adjusted(p)
+    assert matrix == pytest.approx(scipy.stats.false_discovery_control(p))
+    assert np.all((p <= matrix) & (matrix <= gate) & (gate <= 1))
+    assert np.all(np.diff(gate[np.argsort(p)]) >= 0)
+
+
+def test_a_gate_of_equal_sides_rarely_fails() -> None:
+    """2,000 gates of ten true null hypotheses: 4 to 6 % have a rejection at all; without the correction 40 %."""
+    p = np.random.default_rng(7).uniform(size=(2000, 10))
+    assert 0.04 <= np.mean([stats.holm(row).any() for row in p]) <= 0.06
+    assert np.mean((p < 0.05).any(1)) > 0.35
+
+
 def test_two_groups_of_launches_are_flagged_and_one_is_not() -> None:
     """A slow mode in one launch of ten is seen; normal launches are flagged in at most 2 %."""
     random = np.random.default_rng(5)

@@ -141,6 +141,18 @@ def test_a_broken_line_in_the_middle_is_named(store: Store) -> None:
     assert store.records()[1] == 1
 
 
+def test_a_number_that_no_table_holds_is_a_broken_line(store: Store) -> None:
+    """A whole number of more than 64 bits is named; one of 64 bits is read."""
+    last = store.launches_path.read_text().splitlines()[-1]
+    for number, broken in ((2**63 - 1, 0), (2**63, 1), (10**30, 2), ("1e30", 3)):
+        with store.launches_path.open("a") as file:
+            file.write(
+                last.replace('"order":1', f'"order":{number}').replace('"order":0', f'"order":{number}')
+                + "\n"
+            )
+        assert store.records()[1] == broken
+
+
 def test_bytes_that_are_no_text_are_a_broken_line(store: Store) -> None:
     """A line of binary rubbish is counted, not fatal."""
     with store.launches_path.open("ab") as file:
@@ -301,6 +313,19 @@ def test_a_second_conductor_is_refused(store: Store) -> None:
     assert "another run is writing this study" in held
     assert held.count("\n") == 1
     assert free == "mine\n"
+
+
+def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path: Path, store: Store) -> None:
+    """Nodes that did not come take no number of a study's; what has a header, or anything else in it, stays."""
+    failed, other = Store(tmp_path / "results/s-1"), Store(tmp_path / "results/s-2")
+    for one in (failed, other, store):
+        with pytest.raises(UsageError, match="has not come"), one.lock():
+            if one is other:
+                (one.root / "mine.txt").touch()
+            raise UsageError("node 1 has not come")
+    assert not failed.root.exists()
+    assert (other.root / "mine.txt").exists()
+    assert store.header()
 
 
 def test_what_is_written_follows_the_published_schema(store: Store) -> None:

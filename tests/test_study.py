@@ -40,7 +40,7 @@ def test_a_trace_that_has_no_place_costs_no_launch(tmp_path):
     assert study._trace_folder(cell, "b01-x") is None
     assert len(said) == 1
     assert "no traces" in said[0]
-    assert "Not a directory" in said[0]
+    assert "File exists" in said[0]
 
 
 def test_the_first_launch_of_a_cell_is_traced(tmp_path):

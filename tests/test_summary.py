@@ -128,19 +128,6 @@ def test_dataparallel_that_is_not_in_effect_is_named():
     assert "dp asked for, the model is a ResNet" in found
 
 
-def test_a_busy_host_is_marked_by_what_others_took():
-    """The node's CPU time less the ranks', workers', engine's and sampler's: 0.9 CPUs of somebody else."""
-    mine = {"rank 0/cpu_percent": 60.0, "rank 0 worker 0/cpu_percent": 40.0, "engine/cpu_percent": 1.0}
-    seen = {key: {"mean": value, "max": value} for key, value in mine.items()}
-    assert summary.busy_mark(seen | {"node/cpu_percent": {"mean": 95.5, "max": 100.0}}, {0: 2}) == (
-        "busy host: other processes used 0.9 of 2 CPUs"
-    )
-    assert summary.busy_mark(seen | {"node/cpu_percent": {"mean": 55.0, "max": 60.0}}, {0: 2}) is None
-    # of 64 CPUs one and a half that are taken by others leave room for all
-    assert summary.busy_mark(seen | {"node/cpu_percent": {"mean": 4.0, "max": 5.0}}, {0: 64}) is None
-    assert summary.busy_mark({"node/cpu_percent": {"mean": None, "max": None}}, {0: 2}) is None
-
-
 def test_a_very_short_window_is_marked():
     """Twenty milliseconds of steps are a number and a doubt; a second is none."""
     assert (

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bench import messages as m
-from bench import netcheck, started
+from bench import netcheck
 from bench.case import Case
 from bench.errors import UsageError
 from bench.nodes import Team
@@ -139,10 +139,3 @@ def test_the_end_is_told_to_every_follower(unmeasured):
         puppets = [Puppet(team.wire, node) for node in (1, 2)]
         team.gather([])
     assert [puppet.kinds()[-1] for puppet in puppets] == ["End", "End"]
-
-
-def test_the_line_for_another_node_is_this_command():
-    """Its words, the number of nodes, its own rank, and where node 0 is."""
-    assert started.line(["run", "mine.toml"], 2, 4, "10.0.0.1:29400") == [
-        *("scalemark", "run", "mine.toml", "--nodes", "4", "--node-rank", "2", "--lead", "10.0.0.1:29400")
-    ]

@@ -194,7 +194,9 @@ def test_host_measures_are_rates_between_readings(tmp_path: Path) -> None:
     reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path)
     first = reader.read(10.0)
     assert first["node", "load1"] == 1.5
+    assert first["node", "runnable"] == 1.0  # two, one of which reads this
     assert first["node", "memory_available_bytes"] == 64 * 1024
+    assert first["node", "memory_used_percent"] == pytest.approx(36.0)
     assert ("node", "cpu_percent") not in first
     fake_proc(tmp_path, cpu="120 0 110 860 0 0 0 10 0 0")
     second = reader.read(10.5)
@@ -214,6 +216,46 @@ def test_a_source_that_cannot_be_read_is_null_with_a_reason(tmp_path: Path) -> N
     assert set(reader.reasons) == nulls
     fake_proc(tmp_path, cpu="2 0 0 18 0 0 0 0")
     assert reader.read(1.0)["node", "cpu_percent"] == 10.0
+
+
+def test_what_ranks_and_workers_read_from_disks_is_added_up(tmp_path: Path) -> None:
+    """Of rank and worker, those that have ended too, and of no other process of the group; it never falls."""
+    proc, ranks = tmp_path / "proc", tmp_path / "ranks"
+    ranks.write_text("0 10\n")
+
+    def process(pid: int, parent: int, faults: int, read_bytes: int) -> None:
+        (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+        fields = ["S", parent, 7, 7, 0, 0, 0, 5, 5, faults, 9, *[0] * 11]
+        (proc / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(map(str, fields))}\n")
+        (proc / str(pid) / "io").write_text(f"rchar: 9\nread_bytes: {read_bytes}\nwrite_bytes: 7\n")
+
+    process(10, 1, 1, 4096)
+    process(11, 10, 2, 8192)
+    process(13, 1, 50, 10**9)
+    processes = Processes(7, str(ranks), proc)
+    assert processes.touched() == {}
+    processes.read(0.0)
+    processes.read(0.1)
+    assert processes.touched() == {"read_bytes": 12288.0, "major_faults": 3.0}
+    (proc / "11" / "stat").write_text("11 (x) Z 10 7 7\n")
+    process(10, 1, 4, 40960)
+    processes.read(0.2)
+    assert processes.touched() == {"read_bytes": 49152.0, "major_faults": 6.0}
+
+
+def test_a_kernel_that_hides_what_is_read_gives_null_with_a_reason(tmp_path: Path) -> None:
+    """Without /proc/PID/io the bytes are null and said to be; faults are still counted."""
+    fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0")
+    (tmp_path / "ranks").write_text("0 10\n")
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10" / "stat").write_text(f"10 (x) S 1 7 7 {' '.join(['0'] * 18)}\n")
+    watch = Watch(folder="", parent_pid=0, engine_pgid=7, rank_pids=str(tmp_path / "ranks"))
+    reader = host_sampler.HostReader(watch, proc=tmp_path, shm=tmp_path)
+    reader.read(0.0)
+    values = reader.read(0.1)
+    assert values["ranks", "read_bytes"] is None
+    assert reader.reasons["ranks/read_bytes"].startswith("the kernel does not say")
+    assert values["ranks", "major_faults"] == 0.0
 
 
 class Broken:

@@ -206,6 +206,13 @@ def test_a_loopback_name_is_told_with_the_interface_to_set(tmp_path: Path) -> No
     assert not {"hostname-loopback", "interface-variables"} & codes.keys()
 
 
+def test_nodes_on_loopback_have_no_others_to_offer_an_address(tmp_path: Path) -> None:
+    """By hand on one machine: lo would lead nowhere, and nothing is wrong."""
+    loop = {"hostname_address": "127.0.1.1"}
+    nodes = [member(i, host=loop, address="127.0.0.1", interface="lo") for i in range(2)]
+    assert "hostname-loopback" not in findings(tmp_path, header=header(*nodes))
+
+
 def test_a_gloo_variable_in_nccls_words_is_told_once(tmp_path: Path) -> None:
     """`^docker` on both nodes is one finding, with what to set."""
     nodes = [member(i, host={"variables": {"GLOO_SOCKET_IFNAME": "^docker"}}) for i in range(2)]

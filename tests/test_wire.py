@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 
 import pytest
@@ -241,3 +242,12 @@ def test_an_address_of_another_node_is_named():
         UsageError, match=r"this node has no address 192\.0\.2\.1: node 0 leads, at an address of its"
     ):
         wire.host("192.0.2.1", 0, SECRET)
+
+
+def test_torch_that_cannot_be_imported_leaves_its_log_level_alone(monkeypatch):
+    """It is quiet for one import only: ranks have their own level, whatever came of it."""
+    monkeypatch.delenv(wire.LOG_LEVEL, raising=False)
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    with pytest.raises(ImportError):
+        wire.join("127.0.0.1", 1, SECRET)
+    assert wire.LOG_LEVEL not in os.environ

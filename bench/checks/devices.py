@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bench.checks.seen import Known, Seen, count, worst
+from bench.contamination import FAULTS
 from bench.environment import bare_uuid
 from bench.measures import format_value
 
-# Throttle words of the sampler: what keeps a device below the speed it is sold with, and what is normal at full load.
-FAULTS = {
-    "hw_thermal_slowdown": "heat", "sw_thermal_slowdown": "heat", "hw_power_brake": "the power brake",
-    "hw_slowdown": "a hardware slowdown",  # set beside the others: it names a cause only where they do not
-}  # fmt: skip
+# Throttle words of the sampler that are normal at full load.
 LIMITS = {"sw_power_cap": "the power limit", "sync_boost": "the slowest device of its boost group"}
 FEW = 0.01  # of the window: a share that is worth a finding
 MUCH = 0.10  # the same for what is normal

@@ -48,12 +48,13 @@ def clocks_differ(known: Known) -> Iterator[Seen]:
 
 
 def hostname_loopback(known: Known) -> Iterator[Seen]:
-    """Host names that stand for loopback: gloo would offer that address to other nodes."""
+    """Host names that stand for loopback: gloo would offer that address to other nodes. Nodes on loopback have no others."""
     for nodes in _clusters(known):
         named = [
             member
             for member in nodes
             if _is_loopback(member.host.get("hostname_address"))
+            and not _is_loopback(member.address)
             and "GLOO_SOCKET_IFNAME" not in member.host.get("variables", {})
         ]
         if named:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bench.answers import Comparison, Curve, Network
+from bench.answers import Comparison, Curve, Drift, Network, Twin
 from bench.describe import loads
 from bench.evidence import Cell, Evidence
 
@@ -16,6 +16,9 @@ class Known:
     curves: tuple[Curve, ...]
     comparisons: tuple[Comparison, ...]
     network: Network | None = None  # where there are several nodes
+    twins: tuple[Twin, ...] = ()
+    off: str | None = None  # why no verdict holds
+    drifts: tuple[Drift, ...] = ()
 
 
 @dataclass(frozen=True)

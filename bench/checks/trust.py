@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bench import frame, stats
+from bench import frame
 from bench.checks.seen import Known, Seen, count, worst
+from bench.contamination import BUSY, told
 from bench.describe import describe
 from bench.evidence import Cell, Evidence
-from bench.measures import format_bounds, format_value
-from bench.summary import BUSY
+from bench.measures import format_bounds, format_change, format_value
+from bench.spread import instrumentation
+from bench.stats import CLAIMS
 from bench.watch_checks import SUITE
+
+MUCH_INSTRUMENTATION = 0.01  # of a step
+
+TOLD_ELSEWHERE = ("busy host", "foreign process", "throttled")  # causes with a finding of their own
 
 
 def not_converged(known: Known) -> Iterator[Seen]:
@@ -86,10 +92,47 @@ def steady_assumed(known: Known) -> Iterator[Seen]:
 def two_modes(known: Known) -> Iterator[Seen]:
     """Launches of one cell that fall in two groups."""
     for cell in known.evidence.measured:
-        if stats.bimodal([row.y for row in cell.shown]):
+        if cell.two_modes:
             ends = [format_value("samples_per_s", value) for value in (min(cell.rates), max(cell.rates))]
             text = f"launches fall in two groups, {ends[0]} to {ends[1]}: its interval is too narrow"
             yield Seen(f"{describe(cell.case)}: {text}", (cell.id,))
+
+
+def aa_differs(known: Known) -> Iterator[Seen]:
+    """The same cell twice, and a difference was found: something else than the cells decides here."""
+    if known.off:
+        cells = tuple(
+            cell for pair in known.twins if pair.verdict in CLAIMS for cell in (pair.cell, pair.twin)
+        )
+        yield Seen(f"{known.off}: verdicts are off", cells)
+
+
+def study_drifts(known: Known) -> Iterator[Seen]:
+    """Throughput that rose or fell from the first block to the last, by more than its interval explains."""
+    for drift in known.drifts:
+        if drift.real:
+            limits = (
+                f"[{(drift.change.low or 0) * 100 - 100:+.1f}, {(drift.change.high or 0) * 100 - 100:+.1f}]"
+            )
+            change = f"{format_change(drift.change.value)} {limits}"
+            where = f"{drift.study}: " if len(known.drifts) > 1 else ""
+            yield Seen(
+                f"{where}throughput changed by {change} from the first of {drift.blocks} blocks to the last"
+            )
+
+
+def instrumentation_cost(known: Known) -> Iterator[Seen]:
+    """Cells whose steps are so short that the marks of their phases are seen in them."""
+    shares = {
+        cell: share for cell, share in instrumentation(known.evidence).items() if share > MUCH_INSTRUMENTATION
+    }
+    if shares:
+        most = max(shares, key=lambda cell: shares[cell])
+        name = describe(known.evidence.cells[most].case)
+        yield Seen(
+            f"instrumentation takes {shares[most] * 100:.1f} % of a step ({name})",
+            tuple(sorted(shares, key=lambda cell: -shares[cell])),
+        )
 
 
 def busy_host(known: Known) -> Iterator[Seen]:
@@ -102,6 +145,15 @@ def busy_host(known: Known) -> Iterator[Seen]:
             f"{found[0][1]} (and {len(found) - 1} more)" if len(found) > 1 else found[0][1],
             tuple({c for c, _ in found}),
         )
+
+
+def contaminated(known: Known) -> Iterator[Seen]:
+    """Launches beside which something went on that has no finding of its own."""
+    rows = [(cell.id, row) for cell in known.evidence.measured for row in cell.shown if row.contaminated]
+    for name, words in told(row.contaminated for _, row in rows).items():
+        if name not in TOLD_ELSEWHERE:
+            cells = (cell for cell, row in rows if any(text.startswith(f"{name}:") for text in row.contaminated))
+            yield Seen(words, tuple(dict.fromkeys(cells)))
 
 
 def quick_study(known: Known) -> Iterator[Seen]:

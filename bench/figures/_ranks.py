@@ -49,11 +49,11 @@ def _panel(axes: "Axes", rows: list[Row], names: list[str], above: bool) -> None
     ranks = list(by_rank(rows).values())
     longest = max(_extent(rank) for rank in ranks)
     for at, rank in enumerate(ranks):
-        start, height = 0, at + LOW * above
+        start, height = 0.0, at + LOW * above
         for row in rank:
             _, where, colour, thickness = KINDS[row["kind"]]
             thickness *= BAR / (BAR + 18 * above)
-            axes.barh(height, row["bytes"], left=start, height=thickness, color=FILLS[colour][0], lw=0)
+            axes.barh(height, float(row["bytes"]), left=start, height=thickness, color=FILLS[colour][0], lw=0)
             start += row["bytes"] if where == "host" else 0
         total = rank[0]["device_total_bytes"]
         text = size(_extent(rank)) + (f" of {size(total)}" if total else "")

@@ -19,32 +19,31 @@ from bench.store import HEADER
 
 ASK_S = 60.0
 LOOK_S = 0.1
+FOUND = "there"
 
 
 def conduct(job: Nodes, root: Path, secret: str, say: Callable[[str], None]) -> int:
     """Run a study on `job.hosts` alone and bring its folder to `root`; the exit code of its `scalemark run`.
 
     `job.words` say nothing of where the results go. What lies in `root` already is sent there first, so that
-    --resume goes on with it. Raises UsageError where the first host cannot be reached, or a node does not
-    begin; BenchError where the first host is lost.
+    --resume goes on with it. Where the first host names its own folder, `say` gets `root` in its place. Raises
+    UsageError where the first host cannot be reached, or a node does not begin; BenchError where it is lost.
     """
     first = job.hosts[0]
     scratch = ask(first, "mktemp -d /tmp/scalemark-XXXXXXXX")
     there = f"{scratch}/{root.name}"
     if root.exists():
         send(root, first, scratch)
+
+    def heard(text: str) -> None:
+        say(text.replace(shlex.quote(there), shlex.quote(str(root))))
+
     away = msgspec.structs.replace(job, words=(*job.words, "-o", there))
     try:
-        with _terminated_as_interrupted(), Remote(away, range(job.nodes), secret, say, plain=0) as remote:
+        with _terminated_as_interrupted(), Remote(away, range(job.nodes), secret, heard, plain=0) as remote:
             last = _followed(remote, say)
     finally:
-        if fetch(first, there, root):
-            say(
-                f"results of {label(first)} are here: {root}; report: scalemark report {shlex.quote(str(root))}"
-            )
-            _forget(first, f"rm -rf {shlex.quote(scratch)}")
-        else:
-            _forget(first, f"test -f {shlex.quote(there)}/{HEADER} || rm -rf {shlex.quote(scratch)}")
+        _bring(first, there, root, say)
     if last.node_rank == 0 and last.code >= 0 and last.code not in (SSH_FAILED, *NO_COMMAND):
         return last.code  # it has said why itself
     raise (UsageError if last.never_began else BenchError)(last.why)
@@ -60,9 +59,16 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _forget(host: Host, command: str) -> None:
+def _bring(host: Host, there: str, root: Path, say: Callable[[str], None]) -> None:
+    """The results, and nothing stays behind; where they cannot be brought, they do, and it is said where they lie."""
+    try:
+        if fetch(host, there, root):
+            say(f"results of {label(host)} are here: {root}")
+    except UsageError as error:
+        say(f"what {label(host)} has recorded was not brought here, and lies there in {there}: {error}")
+        return
     with suppress(UsageError):
-        ask(host, command)
+        ask(host, f"rm -rf {shlex.quote(there.rpartition('/')[0])}")
 
 
 def _followed(remote: Remote, say: Callable[[str], None]) -> Ended:
@@ -109,15 +115,15 @@ def send(root: Path, host: Host, folder: str) -> None:
 
 
 def fetch(host: Host, folder: str, root: Path) -> bool:
-    """Bring a study's folder from a host to `root`, of the same name; False where there is none, or that failed."""
+    """Bring a study's folder from a host to `root`, of the same name; False where there is none. Raises UsageError."""
     parent, name = folder.rsplit("/", 1)
-    try:
-        ask(host, f"test -f {shlex.quote(folder)}/{HEADER}")
-    except UsageError:
+    if not ask(host, f"test ! -f {shlex.quote(folder)}/{HEADER} || echo {FOUND}"):
         return False
     root.parent.mkdir(parents=True, exist_ok=True)
     there = [*client(host), in_shell(f"tar -C {shlex.quote(parent)} -cf - -- {shlex.quote(name)}")]
-    return _piped(there, ["tar", "-C", str(root.parent.resolve()), "-xf", "-"])
+    if not _piped(there, ["tar", "-C", str(root.parent.resolve()), "-xf", "-"]):
+        raise UsageError(f"{root}: the copy from {label(host)} failed; its last lines are above")
+    return True
 
 
 def _piped(first: list[str], second: list[str]) -> bool:

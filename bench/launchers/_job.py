@@ -27,6 +27,11 @@ def place(job: Job, node_rank: int) -> tuple[str, ...]:
     return ("--nodes", str(job.nodes), "--node-rank", str(node_rank), *lead)
 
 
+def node_words(job: Job, node_rank: int) -> tuple[str, ...]:
+    """What follows `scalemark` on a node."""
+    return (*job.words, *place(job, node_rank))
+
+
 def address(host: str, port: int) -> str:
     """HOST:PORT, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,5 +1,6 @@
 """Who leads: this machine, if it is the first host; else the first host. And by which address the others reach it."""
 
+import functools
 import secrets
 import socket
 import subprocess
@@ -29,8 +30,8 @@ def lead_host(hosts: Sequence[Host]) -> str:
     first, *others = hosts
     if not is_here(first):
         return real_name(first)
-    away = [host for host in others if not is_here(host)]
-    return _own_address(away[0]) if away else "127.0.0.1"
+    away = next((host for host in others if not is_here(host)), None)
+    return _own_address(away) if away else "127.0.0.1"
 
 
 def some_port() -> int:
@@ -38,6 +39,7 @@ def some_port() -> int:
     return FIRST_PORT + secrets.randbelow(PORTS)
 
 
+@functools.cache
 def real_name(host: Host) -> str:
     """The name behind an alias of the user's ssh configuration; the host's own where ssh does not say."""
     try:
@@ -58,7 +60,8 @@ def _own_address(other: Host) -> str:
     """This machine's address on the way to another. Raises UsageError where there is no way."""
     try:
         return towards(real_name(other), DISCARD)[1]
-    except OSError:
+    except OSError as error:
         raise UsageError(
-            f"{label(other)}: this machine finds no address or no way there; name its own by --lead HOST:PORT"
+            f"{label(other)}: this machine does not know by which of its addresses that host reaches it ({error}):"
+            " mend the name, or name the address by --lead"
         ) from None

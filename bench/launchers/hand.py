@@ -2,13 +2,13 @@
 
 import shlex
 
-from bench.launchers._job import Job, place
+from bench.launchers._job import Job, node_words
 from bench.plugins import Launcher
 
 
 def line(job: Job, node_rank: int) -> str:
     """The command of one node, as it is typed there."""
-    return shlex.join(["scalemark", *job.words, *place(job, node_rank)])
+    return shlex.join(["scalemark", *node_words(job, node_rank)])
 
 
 def text(job: Job) -> str:

@@ -23,13 +23,15 @@ class Pods(Job, frozen=True, kw_only=True):
     namespace: str | None = None
     secret: str | None = None  # of the study, to be written down; None: it is there as `secret_name`
     secret_name: str | None = None
-    claim: str | None = None  # a PersistentVolumeClaim for the results; None: they end with the pod
+    claim: str | None = (
+        None  # a PersistentVolumeClaim (ReadWriteMany) for results; None: they end with the pod
+    )
     gpu_resource: str = "nvidia.com/gpu"
 
 
 def text(job: Pods) -> str:
     """The manifest."""
-    return HEAD.format(name=clip(job.name), where=_where(job), claim=CLAIM if job.claim is None else "") + (
+    return HEAD.format(name=clip(job.name), where=_where(job), claim=_claim(job)) + (
         "---\n".join(map(document, manifests(job)))
     )
 
@@ -132,6 +134,11 @@ def _resources(job: Pods) -> dict[str, Any]:
     return {"resources": {"limits": {job.gpu_resource if job.gpus else "cpu": str(job.ngpu)}}}
 
 
+def _claim(job: Pods) -> str:
+    """What is to be known of where the results go."""
+    return NO_CLAIM if job.claim is None else CLAIM.format(claim=job.claim) if job.nodes > 1 else ""
+
+
 def _where(job: Pods) -> str:
     return f" --namespace {job.namespace}" if job.namespace else ""
 
@@ -143,6 +150,10 @@ HEAD = """\
 {claim}"""
 
 CLAIM = """\
+# Every pod mounts {claim}, each on a machine of its own: it must be of a class with the access mode ReadWriteMany.
+"""
+
+NO_CLAIM = """\
 # Results end with pod 0, whose log has the table: name a PersistentVolumeClaim (--claim) to keep them.
 """
 

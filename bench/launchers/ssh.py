@@ -7,7 +7,7 @@ import msgspec
 
 from bench.environment import WITHHELD, speed_variables
 from bench.launchers._hosts import Host
-from bench.launchers._job import Job, place
+from bench.launchers._job import Job, node_words
 from bench.launchers._stdin import END_WITH_STDIN
 from bench.plugins import Launcher
 
@@ -62,7 +62,7 @@ def command(job: Nodes, node_rank: int) -> str:
     given = {END_WITH_STDIN: "1", **job.environ}
     words = ["exec", "env", *(shlex.quote(f"{name}={value}") for name, value in given.items())]
     words += [_path(host.python or job.python), "-P", "-m", "bench"]
-    words += map(shlex.quote, (*job.words, *place(job, node_rank)))
+    words += map(shlex.quote, node_words(job, node_rank))
     return (f"cd {_path(folder)} && " if folder else "") + " ".join(words)
 
 

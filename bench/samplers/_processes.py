@@ -1,4 +1,4 @@
-"""CPU time of the ranks and their loader workers, found by process group and parent."""
+"""CPU time of the ranks and their loader workers, found by process group and parent, and what they read from disks."""
 
 import os
 from dataclasses import dataclass
@@ -20,6 +20,13 @@ class Process:
     subject: str
     ticks: int
     at_s: float
+    io: int | None = None  # its open io file, of a rank or a worker where it may be read
+
+    def close(self) -> None:
+        """Close its files."""
+        for file in (self.stat, self.io):
+            if file is not None:
+                os.close(file)
 
 
 class Processes:
@@ -35,6 +42,10 @@ class Processes:
         self.ranks: dict[int, int] = {}  # pid -> rank
         self._others: set[int] = set()  # looked at once, not ours
         self._look_s = 0.0
+        self._touched: dict[str, dict[int, int]] = {
+            "read_bytes": {},
+            "major_faults": {},
+        }  # by process, ended ones too
 
     def read(self, now_s: float) -> Readings:
         """CPU of each watched process since it was last read, in percent of one core."""
@@ -45,8 +56,11 @@ class Processes:
         for pid, process in list(self.known.items()):
             fields = _fields(process.stat)
             if fields is None:
-                os.close(self.known.pop(pid).stat)
-            elif now_s > process.at_s and (named or process.subject == "engine"):
+                self.known.pop(pid).close()
+                continue
+            if process.subject.startswith("rank "):
+                self._touch(pid, process, fields)
+            if now_s > process.at_s and (named or process.subject == "engine"):
                 ticks = _ticks(fields)
                 share = (ticks - process.ticks) / TICKS_PER_S / (now_s - process.at_s)
                 values[process.subject, "cpu_percent"] = 100 * share
@@ -58,6 +72,22 @@ class Processes:
                 self._look(now_s)
                 self._look_s = now_s + LOOK_S
         return values
+
+    def touched(self) -> dict[str, float | None]:
+        """What all ranks and loader workers have read from disks, and their major faults, since each began.
+
+        Nothing before one is known; `read_bytes` is null where the kernel does not let it be read.
+        """
+        if not self._touched["major_faults"]:
+            return {}
+        return {
+            measure: float(sum(known.values())) if known else None for measure, known in self._touched.items()
+        }
+
+    def _touch(self, pid: int, process: Process, fields: list[bytes]) -> None:
+        self._touched["major_faults"][pid] = int(fields[9])
+        if process.io is not None and (read := _read_bytes(process.io)) is not None:
+            self._touched["read_bytes"][pid] = read
 
     def _look(self, now_s: float) -> None:
         """Take in processes that are new; what is not ours is not looked at again."""
@@ -74,10 +104,18 @@ class Processes:
         fields = _fields(stat)
         if fields is not None and self._ours(pid, fields):
             parent = int(fields[1])
-            self.known[pid] = Process(stat, parent, self._subject(pid, parent), _ticks(fields), now_s)
+            subject = self._subject(pid, parent)
+            io = self._open_io(pid) if subject.startswith("rank ") else None
+            self.known[pid] = Process(stat, parent, subject, _ticks(fields), now_s, io)
         else:
             os.close(stat)
             self._others.add(pid)
+
+    def _open_io(self, pid: int) -> int | None:
+        try:
+            return os.open(self.proc / str(pid) / "io", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None  # not ours to read, or gone again
 
     def _ours(self, pid: int, fields: list[bytes]) -> bool:
         parent, group, session = int(fields[1]), int(fields[2]), int(fields[3])
@@ -112,7 +150,7 @@ class Processes:
         self.ranks, self.engine_pgid = told.ranks, told.engine or self.engine_pgid
         self._others.clear()
         for process in self.known.values():
-            os.close(process.stat)
+            process.close()
         self.known.clear()
         return True
 
@@ -155,6 +193,15 @@ def _fields(stat: int) -> list[bytes] | None:
         return None
     fields = text[text.rfind(b")") + 2 :].split()
     return fields if fields and fields[0] not in (b"Z", b"X") else None
+
+
+def _read_bytes(io: int) -> int | None:
+    """What a process made the disks read, from its open io file; None where that cannot be told."""
+    try:
+        text = os.pread(io, 4096, 0)
+        return int(text[text.index(b"\nread_bytes:") :].split(None, 2)[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _ticks(fields: list[bytes]) -> int:

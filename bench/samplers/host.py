@@ -1,4 +1,4 @@
-"""This host from /proc: CPU of each rank and worker, load, steal, /dev/shm, memory.
+"""This host from /proc: CPU of each rank and worker, what they read from disks, load, steal, /dev/shm, memory.
 
 Files are opened once and read again in place: cheap, and an open /proc/PID/stat cannot come to mean
 another process. CPU times have a resolution of one clock tick (10 ms): single readings are coarse, means are not.
@@ -8,9 +8,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.samplers._counters import Counters
 from bench.samplers._files import Files
 from bench.samplers._processes import Processes
 from bench.sampling import Readings, Sampler, Watch
+
+UNTOLD = "the kernel does not say what the ranks make disks read (/proc/PID/io)"
 
 
 class HostReader:
@@ -19,6 +22,7 @@ class HostReader:
     def __init__(self, watch: Watch, proc: Path = Path("/proc"), shm: Path = Path("/dev/shm")) -> None:
         self.reasons: dict[str, str] = {}
         self.processes = Processes(watch.engine_pgid, watch.rank_pids, proc)
+        self._counters = Counters(self.reasons)
         self._files, self._shm = Files(proc), shm
         self._cpu: tuple[int, ...] | None = None
 
@@ -30,17 +34,24 @@ class HostReader:
         self._try(values, ("node", "memory_available_bytes"), self._memory)
         self._try(values, ("node", "shm_used_bytes"), self._shared)
         self._try(values, ("ranks", "cpu_percent"), lambda: self.processes.read(now_s))
+        for measure, count in self.processes.touched().items():
+            self._counters.added(values, ("ranks", measure), count)
+            if count is None:
+                self.reasons.setdefault(f"ranks/{measure}", UNTOLD)
         return values
 
     def _try(self, values: Readings, key: tuple[str, str], source: Callable[[], Readings]) -> None:
         try:
             values |= source()
-        except (OSError, ValueError, IndexError, KeyError) as error:
+        except (OSError, ValueError, IndexError, KeyError, ZeroDivisionError) as error:
             values[key] = None
             self.reasons.setdefault("/".join(key), f"{type(error).__name__}: {error}")
 
     def _load(self) -> Readings:
-        return {("node", "load1"): float(self._files.text("loadavg").split()[0])}
+        """The load of the last minute, and tasks that run or wait for a CPU right now, less this process."""
+        words = self._files.text("loadavg").split()
+        runnable = float(words[3].partition(b"/")[0]) - 1
+        return {("node", "load1"): float(words[0]), ("node", "runnable"): max(0.0, runnable)}
 
     def _cpus(self) -> Readings:
         """Percent of all CPUs together: busy with anything, and stolen by the hypervisor."""
@@ -59,8 +70,12 @@ class HostReader:
 
     def _memory(self) -> Readings:
         text = self._files.text("meminfo")
-        at = text.index(b"MemAvailable:")
-        return {("node", "memory_available_bytes"): 1024.0 * int(text[at:].split(None, 2)[1])}
+        total, available = (
+            1024.0 * int(text[text.index(name) :].split(None, 2)[1])
+            for name in (b"MemTotal:", b"MemAvailable:")
+        )
+        used = 100 * (1 - available / total)
+        return {("node", "memory_available_bytes"): available, ("node", "memory_used_percent"): used}
 
     def _shared(self) -> Readings:
         disk = os.statvfs(self._shm)

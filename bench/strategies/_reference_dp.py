@@ -29,6 +29,14 @@ class ReferenceDataParallel(nn.Module):
             return self.module(inputs)
         return _Replicate.apply(self, parts, *self.module.parameters())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As torch's, it can be saved whole; threads cannot, and are made anew."""
+        return {name: value for name, value in self.__dict__.items() if name != "_threads"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._threads = ThreadPoolExecutor(self.replicas, thread_name_prefix="replica")
+
     def map(self, work: Any, *columns: Any) -> list[Any]:
         """Run `work` once a replica, in threads; exceptions come back to the caller."""
         return list(self._threads.map(work, *columns))

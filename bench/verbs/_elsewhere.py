@@ -38,14 +38,20 @@ def run_words(
     budget: str | None = None,
     interface: str | None = None,
     seed: int = 0,
+    devices: str | None = None,
+    wait: str | None = None,
     **flags: bool,
 ) -> tuple[str, ...]:
     """`run SUITE ...` with what differs from the defaults. Raises UsageError for what no host could run."""
     from bench.plan import check_words
 
     o.parse_budget(budget)
+    o.parse_budget(wait, "--node-wait")
     check_words(suites, sets or ())
-    valued = {"--nproc": ngpu, "--budget": budget, "--interface": interface, "--seed": seed or None}
+    valued = {
+        "--nproc": ngpu, "--devices": devices, "--budget": budget, "--interface": interface, "--seed": seed or None,
+        "--node-wait": wait,
+    }  # fmt: skip
     return (
         "run",
         *suites,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bench.store import Store
 
 ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+STOPPED = "stopped; everything measured is kept. Go on with: scalemark {}"
 
 Nodes = Annotated[
     int | None,
@@ -43,7 +44,10 @@ HostFile = Annotated[
     ),
 ]
 Interface = Annotated[
-    str | None, typer.Option("--interface", metavar="eth0", help="This node's interface towards the others.")
+    str | None,
+    typer.Option(
+        "--interface", metavar="eth0", help="This node's interface towards the others; with --hosts of each."
+    ),
 ]
 Wait = Annotated[str, typer.Option("--node-wait", metavar="2m", help="How long nodes are waited for.")]
 
@@ -122,13 +126,24 @@ def away(one: "Asked", words: tuple[str, ...], store: "Store") -> None:
     from bench.asked import over_ssh
     from bench.launchers._away import conduct
 
-    raise typer.Exit(conduct(over_ssh(one, words), store.root, secret.fresh(), typer.echo))
+    try:
+        code = conduct(over_ssh(one, words), store.root, secret.fresh(), typer.echo)
+    except KeyboardInterrupt:
+        code = 130
+    if code == 130 and store.header_path.exists():
+        typer.echo(STOPPED.format(resumed(store)))
+    raise typer.Exit(code)
 
 
 def resumed(store: "Store") -> str:
     """This command's words with --resume and the study's folder."""
+    return resumed_at(store.root)
+
+
+def resumed_at(root: Path) -> str:
+    """This command's words with --resume and a folder by -o."""
     words = list(sys.argv[1:])
     if "--resume" not in words:
         words.append("--resume")
     named = any(word in ("-o", "--output") or word.startswith(("-o=", "--output=")) for word in words)
-    return shlex.join(words if named else [*words, "-o", str(store.root)])
+    return shlex.join(words if named else [*words, "-o", str(root)])

@@ -37,6 +37,13 @@ Link = Annotated[
         "--link", metavar="1gbit", help="As root, on one box: the link between nodes (100mbit,0.2ms)."
     ),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Intervals of ±1 % in place of ±2 %: up to 20 launches a cell, not 10."),
+]
+Aa = Annotated[
+    bool, typer.Option("--aa", help="Run the first cell twice: if it differs from itself, no verdict holds.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 DEFAULT_BUDGET = "10m"
@@ -62,6 +69,12 @@ def parse_budget(text: str | None, option: str = "--budget") -> float | None:
     if seconds <= 0:
         raise UsageError(f"{option} {text!r}: write a time such as 90s, 10m, 2h, or none")
     return seconds
+
+
+def check_limits(quick: bool, strict: bool) -> None:
+    """Raise UsageError for one launch a cell and narrow intervals at once."""
+    if quick and strict:
+        raise UsageError("--quick --strict: one launch has no interval; give one of the two")
 
 
 def say_unreadable(stores: "Iterable[Store]") -> None:

@@ -9,6 +9,8 @@ import typer
 from bench.verbs import _elsewhere as e
 from bench.verbs import _options as o
 
+WAIT = "10m"  # one machine may have pulled the image long before another
+
 
 def k8s(
     suites: o.Suites,
@@ -27,7 +29,10 @@ def k8s(
         ),
     ] = None,
     claim: Annotated[
-        str | None, typer.Option("--claim", metavar="PVC", help="A PersistentVolumeClaim for the results.")
+        str | None,
+        typer.Option(
+            "--claim", metavar="PVC", help="A PersistentVolumeClaim (ReadWriteMany) for the results."
+        ),
     ] = None,
     output: Annotated[
         str | None,
@@ -37,10 +42,15 @@ def k8s(
     sets: o.Sets = None,
     budget: o.Budget = None,
     quick: e.Quick = False,
+    strict: o.Strict = False,
+    aa: o.Aa = False,
     fail_fast: e.FailFast = False,
     trace: e.Trace = False,
     seed: e.Seed = 0,
     interface: e.Interface = None,
+    node_wait: Annotated[
+        str, typer.Option("--node-wait", metavar="10m", help="How long pods wait for each other.")
+    ] = WAIT,
 ) -> None:
     """Write an Indexed Job for Kubernetes, with its Service and Secret.
 
@@ -51,9 +61,10 @@ def k8s(
 
     from bench.launchers import k8s as launcher
 
+    o.check_limits(quick, strict)
     words = e.run_words(
         suites, sets=sets, ngpu=ngpu, budget=budget, interface=interface, seed=seed,
-        quick=quick, fail_fast=fail_fast, trace=trace, resume=resume,
+        quick=quick, strict=strict, aa=aa, fail_fast=fail_fast, trace=trace, resume=resume, wait=node_wait,
     )  # fmt: skip
     e.check_gpus(gpus, ngpu)
     job = launcher.Pods(

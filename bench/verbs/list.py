@@ -15,7 +15,7 @@ def list_(
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """List axes, strategies, models, data, suites, samplers, figures, exporters, launchers and verbs."""
+    """List axes, strategies, models, data, suites, samplers, figures, exporters, importers, launchers and verbs."""
     from bench import plugins
     from bench.case import FIELDS
     from bench.errors import UsageError

@@ -7,6 +7,7 @@ import typer
 from bench.verbs import _options as o
 
 if TYPE_CHECKING:
+    from bench.closing import Limits
     from bench.plan import Plan
 
 
@@ -19,12 +20,15 @@ def plan(
     budget: o.Budget = None,
     nodes: o.Nodes = 1,
     link: o.Link = None,
+    strict: o.Strict = False,
+    aa: o.Aa = False,
     json: o.Json = False,
 ) -> None:
     """Show the cells of a suite on this host, what is skipped and why, and the expected time."""
     from bench.asked import Asked
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
+    from bench.stopping import limits
 
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
     asked = Asked(nodes=nodes, link=link)
@@ -39,22 +43,25 @@ def plan(
         devices=chosen,
         budget_s=budget_s,
         team=asked.plan_nodes(),
+        aa=aa,
     )
     if json:
         import msgspec
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(as_dict(made, budget_s))).decode())
+        answer = as_dict(made, budget_s, limits(strict=strict))
+        typer.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
-        show(made, budget_s)
+        show(made, budget_s, limits(strict=strict))
 
 
-def as_dict(made: "Plan", budget_s: float | None) -> dict[str, Any]:
+def as_dict(made: "Plan", budget_s: float | None, limits: "Limits") -> dict[str, Any]:
     """The plan as plain data."""
     cells = [
         {
             "id": c.id,
             "suite": c.suite,
             "skipped": c.skipped,
+            "twin_of": c.twin_of,
             "case": c.case,
             "seconds": made.estimates[c.id].seconds,
         }
@@ -66,21 +73,21 @@ def as_dict(made: "Plan", budget_s: float | None) -> dict[str, Any]:
         "left_out": made.left_out,
         "notes": made.notes,
         "block_s": made.block_s if made.runnable else None,
-        "expected_s": expected_s(made, budget_s) if made.runnable else None,
+        "expected_s": expected_s(made, budget_s, limits) if made.runnable else None,
         "budget_s": budget_s,
+        "target": limits.target,
+        "launches": (limits.min_launches, limits.max_launches),
     }
 
 
-def expected_s(made: "Plan", budget_s: float | None) -> tuple[float, float]:
+def expected_s(made: "Plan", budget_s: float | None, limits: "Limits") -> tuple[float, float]:
     """Seconds from the fewest to the most launches, within the budget; the first block runs whatever it takes."""
-    from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES
-
-    low, high = made.blocks_s(MIN_LAUNCHES), made.blocks_s(MAX_LAUNCHES)
+    low, high = made.blocks_s(limits.min_launches), made.blocks_s(limits.max_launches)
     limit = float("inf") if budget_s is None else max(budget_s, made.block_s)
     return min(low, limit), min(high, limit)
 
 
-def show(made: "Plan", budget_s: float | None) -> None:
+def show(made: "Plan", budget_s: float | None, limits: "Limits") -> None:
     """The plan in words and a table."""
     from bench.console import table
     from bench.live import clock
@@ -99,7 +106,7 @@ def show(made: "Plan", budget_s: float | None) -> None:
     if not made.runnable:
         typer.echo(f"nothing to run: {'every cell is skipped' if made.cells else 'the suite has no cells'}")
         return
-    low, high = expected_s(made, budget_s)
+    low, high = expected_s(made, budget_s, limits)
     rough = (
         ""
         if all(made.estimates[cell.id].measured for cell in made.runnable)
@@ -110,7 +117,36 @@ def show(made: "Plan", budget_s: float | None) -> None:
     typer.echo(
         f"{plural(len(made.runnable), 'cell')}, a block of all takes about {clock(made.block_s)}{rough};"
     )
-    typer.echo(f"expected in all: {span} (5 to 10 launches a cell, {limit}); --quick runs one launch a cell")
+    launches = (
+        f"{limits.min_launches} to {limits.max_launches} launches a cell until ±{limits.target * 100:g} %"
+    )
+    typer.echo(f"expected in all: {span} ({launches}, {limit}); --quick runs one launch a cell")
+    first = verified_first(made)
+    if first is not None:
+        typer.echo(first)
+
+
+def verify_s(made: "Plan") -> float | None:
+    """Seconds that checking the ways of training takes before the first block, beside the time limit; None for none."""
+    from bench.verify_first import expected_s
+    from bench.ways import ways
+
+    found = ways(made.runnable, quick=True)
+    return expected_s(found, made) if found else None
+
+
+def verified_first(made: "Plan") -> str | None:
+    """A line on that check, where there is one."""
+    from bench.live import clock
+    from bench.verify_first import LEAVE_OUT
+    from bench.ways import ways
+    from bench.wording import plural
+
+    count, seconds = len(ways(made.runnable, quick=True)), verify_s(made)
+    if seconds is None:
+        return None
+    text = f"before that, {plural(count, 'way')} of training {'is' if count == 1 else 'are'} verified"
+    return f"{text}: about {clock(seconds)} beside the time limit ({LEAVE_OUT}; --quick has none)"
 
 
 PLUGIN = plan

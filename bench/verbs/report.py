@@ -2,11 +2,14 @@
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.verbs import _options as o
+
+if TYPE_CHECKING:
+    from bench.answers import Analysis
 
 REPORTS = Path("reports")
 
@@ -26,11 +29,33 @@ def report(studies: Studies = None, output: Output = None, json: o.Json = False)
 
     stores = [open_store(name) for name in studies or [_newest()]]
     path = Path(output) if output else REPORTS / f"{'-'.join(store.name for store in stores)[:80]}.html"
-    page, *files = write(analyse(stores), path)
+    analysis = analyse(stores)
+    page, *files = write(analysis, path)
     if json:
-        typer.echo(jsonlib.dumps({"report": str(page), "files": [str(file) for file in files]}, indent=2))
+        written = {"report": str(page), "files": [str(file) for file in files]}
+        typer.echo(jsonlib.dumps(written | _judged(analysis), indent=2))
     else:
         typer.echo(page)
+
+
+def _judged(analysis: "Analysis") -> dict[str, Any]:
+    """What was judged and what it rests on: verdicts, A/A pairs, spread and cost a cell, drift, launches left out."""
+    import msgspec
+
+    answer: dict[str, Any] = msgspec.to_builtins(
+        {
+            "verdicts_off": analysis.off,
+            "comparisons": analysis.comparisons,
+            "aa": analysis.twins,
+            "cells": [
+                {"cell": one.cell, "spread": one.spread, "instrumentation": one.instrumentation}
+                for one in analysis.cells
+            ],
+            "drift": analysis.drifts,
+            "exclusions": analysis.exclusions,
+        }
+    )
+    return answer
 
 
 def _newest() -> str:

@@ -33,6 +33,8 @@ def run(
     quick: Annotated[
         bool, typer.Option("--quick", help="One launch a cell: no intervals, no verdicts.")
     ] = False,
+    strict: o.Strict = False,
+    aa: o.Aa = False,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the study at -o (default: the newest of these suites)."),
@@ -43,6 +45,10 @@ def run(
     trace: Annotated[
         bool,
         typer.Option("--trace", help="torch.profiler traces of a few steps after the window, a rank each."),
+    ] = False,
+    no_verify: Annotated[
+        bool,
+        typer.Option("--no-verify", help="Do not check first that all ways of training compute the same."),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of launches.")] = 0,
     nodes: n.Nodes = None,
@@ -55,23 +61,31 @@ def run(
     node_wait: n.Wait = "2m",
 ) -> None:
     """Run suites: randomised blocks of launches until the intervals are narrow or the time is up."""
+    import msgspec
+
+    from bench.begin import has_twin, was_strict
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
-    from bench.stopping import Rules
+    from bench.stopping import Rules, limits
 
     asked = n.asked(nodes, node_rank, lead, hosts, hostfile, interface, link, node_wait)
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
+    o.check_limits(quick, strict)
     if asked.follows:
         n.follow(asked, chosen)
     check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for
     if asked.away:
         words = run_words(
             suites, sets=sets, ngpu=nproc or asked.slots, budget=budget, interface=interface, seed=seed,
-            oversubscribe=oversubscribe, quick=quick, resume=resume, fail_fast=fail_fast, trace=trace,
+            oversubscribe=oversubscribe, quick=quick, strict=strict, aa=aa, resume=resume, fail_fast=fail_fast,
+            trace=trace, no_verify=no_verify, devices=devices, wait=node_wait,
         )  # fmt: skip
         n.away(asked, words, _open(output, suites, resume))
     if nproc and (narrow := n.narrow(nproc)):
         typer.echo(f"note: {narrow}")
+    store = _open(output, suites, resume)
+    before = store.header() if resume else None
+    strict, aa = strict or was_strict(before), aa or has_twin(before)
     host = probe_host()
     plan = make_plan(
         suites,
@@ -82,25 +96,25 @@ def run(
         devices=chosen,
         budget_s=budget_s,
         team=asked.plan_nodes(),
+        aa=aa,
     )
-    launches = {"min_launches": 1, "max_launches": 1} if quick else {}
+    launches = msgspec.structs.asdict(limits(quick, strict))
     rules = Rules(budget_s=budget_s, seed=seed, fail_fast=fail_fast, trace=trace, **launches)
     _refuse_empty(plan)
-    store = _open(output, suites, resume)
     with store.lock():
-        finished = _begin(plan, store, host, rules, asked, suites, quick, resume)
+        finished = _begin(plan, store, host, rules, asked, suites, quick, resume, not (quick or no_verify))
     code = conclude(store)
     raise typer.Exit(code if finished else 130)
 
 
 def _begin(
     plan: "Plan", store: "Store", host: "Host", rules: "Rules", asked: "Asked", suites: list[str], quick: bool,
-    resume: bool,
+    resume: bool, verify: bool,
 ) -> bool:  # fmt: skip
     """Bring the nodes together, write study.json, run; True if the study came to its end."""
     from contextlib import ExitStack
 
-    from bench.begin import check_resumed, header, prepare
+    from bench.begin import check_nodes, check_resumed, header, prepare
 
     before = store.header() if resume else None
     if before is not None:
@@ -112,10 +126,12 @@ def _begin(
             from bench.leading import lead
 
             team, box = stack.enter_context(lead(asked, plan, host, ["run", *suites], typer.echo))
+            if before is not None:
+                check_nodes(team.members, before, store.root)
         command = ("scalemark", *sys.argv[1:])
         head = header(store.name, plan, host, rules, command, quick, before, team, asked.box)
         store.create(head, resume=resume)
-        return _conduct(plan, store, host, rules, team, box)
+        return _conduct(plan, store, host, rules, team, box, verify)
 
 
 def _refuse_empty(plan: "Plan") -> None:
@@ -158,21 +174,24 @@ def _stopped(output: str | None, suites: tuple[str, ...]) -> "Store":
 
 
 def _conduct(
-    plan: "Plan", store: "Store", host: "Host", rules: "Rules", team: "Team | None", box: "Box | None"
-) -> bool:
-    """Run the study; True if it came to its end."""
+    plan: "Plan", store: "Store", host: "Host", rules: "Rules", team: "Team | None", box: "Box | None", verify: bool
+) -> bool:  # fmt: skip
+    """Run the study, verified before where asked; True if it came to its end."""
     from bench.live import Live
     from bench.study import FailedFast, Interrupted, Study
+    from bench.verify_first import before_study
     from bench.wording import plural
 
     typer.echo(f"study {store.root}: {plural(len(plan.runnable), 'cell')}")
     try:
         with Live() as live:
+            if verify:
+                before_study(plan, store, host, rules.budget_s, team, live.say)
             Study(plan, store, host, rules, live, team, box).run()
     except FailedFast:
         typer.echo("stopped at the first failure, as --fail-fast asks")
     except Interrupted:
-        typer.echo(f"stopped; everything measured is kept. Go on with: scalemark {n.resumed(store)}")
+        typer.echo(n.STOPPED.format(n.resumed(store)))
         return False
     return True
 

@@ -44,6 +44,8 @@ def slurm(
     sets: o.Sets = None,
     budget: o.Budget = None,
     quick: e.Quick = False,
+    strict: o.Strict = False,
+    aa: o.Aa = False,
     fail_fast: e.FailFast = False,
     trace: e.Trace = False,
     seed: e.Seed = 0,
@@ -54,9 +56,10 @@ def slurm(
     from bench.launchers import _sbatch
     from bench.launchers import slurm as launcher
 
+    o.check_limits(quick, strict)
     words = e.run_words(
         suites, sets=sets, ngpu=ngpu, budget=budget, interface=interface, seed=seed,
-        quick=quick, fail_fast=fail_fast, trace=trace,
+        quick=quick, strict=strict, aa=aa, fail_fast=fail_fast, trace=trace,
     )  # fmt: skip
     gpus = _sbatch.has_gpus(partition) if gpus is None else gpus
     e.check_gpus(gpus, ngpu)

@@ -1,6 +1,7 @@
 """--hosts over real ssh: this machine leads or the first host does; nothing stays behind, however it ends."""
 
 import signal
+import subprocess
 import time
 
 import pytest
@@ -24,6 +25,8 @@ def test_the_first_host_leads_and_its_results_are_fetched(ssh_cluster):
     assert done.returncode == 0, done.stdout + done.stderr
     check_two_nodes(place / "results/s", ["n1", "n2"])
     assert "node 1 is there: n2" in done.stdout
+    assert "report: scalemark report results/s\n" in done.stdout  # not the folder there, which is gone
+    assert "/tmp/scalemark-" not in done.stdout
     assert [ssh_cluster.strays(node) for node in ("n0", "n1", "n2")] == [{}, {}, {}]
 
 
@@ -40,6 +43,28 @@ def test_a_client_that_is_killed_leaves_nothing_on_any_node(ssh_cluster):
     client.send_signal(signal.SIGKILL)
     client.wait()
     until(lambda: not ssh_cluster.strays("n0") and not ssh_cluster.strays("n1"), "nothing left", seconds=40)
+
+
+@pytest.mark.cluster_long
+def test_a_study_led_elsewhere_that_is_stopped_is_brought_and_goes_on(ssh_cluster):
+    """Ctrl-C at the client: all nodes stop, what was measured lies here, and the line goes on with it."""
+    place = folder(ssh_cluster, "stopped", nodes="[2]", steps=100_000)
+    words = [SCALEMARK, "run", "mine.toml", "--hosts", "n1,n2", "--quick", "-o", "results/s"]
+    with (place / "out").open("w") as out:
+        client = ssh_cluster.popen(
+            "n0", words, cwd=place, env=shared_cache(), stdout=out, stderr=subprocess.STDOUT
+        )
+        until(lambda: len(ssh_cluster.strays("n2")) >= 5, "ranks on n2", seconds=60)
+        client.send_signal(signal.SIGINT)
+        assert client.wait(60) == 130
+    said = (place / "out").read_text()
+    assert (
+        "results of n1 are here: results/s\nstopped; everything measured is kept. Go on with: scalemark"
+        in said
+    )
+    assert "run mine.toml --hosts n1,n2 --quick -o results/s --resume\n" in said
+    assert (place / "results/s/study.json").exists()
+    assert [ssh_cluster.strays(node) for node in ("n0", "n1", "n2")] == [{}, {}, {}]
 
 
 @pytest.mark.cluster_long
@@ -61,7 +86,7 @@ def test_this_machine_leads_if_it_is_the_first_host(ssh_cluster):
 @pytest.mark.cluster_long
 @pytest.mark.parametrize(
     ("hosts", "said"),
-    [("n0,nowhere", "nowhere: this machine finds no address"), ("n0,n1", "n1 (node 1): exit code 127")],
+    [("n0,nowhere", "nowhere: this machine does not know by which"), ("n0,n1", "n1 (node 1): exit code 127")],
 )
 def test_a_host_that_cannot_begin_is_named(ssh_cluster, hosts, said):
     """No such host, or no such Python there: one line with the host, exit 2, before anything is measured."""

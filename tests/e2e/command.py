@@ -41,10 +41,11 @@ def suite(folder, text, name="mine.toml"):
     return name
 
 
-def records(study):
-    """The launches of a study, in order."""
+def records(study, again=False):
+    """The launches of a study, in order; with `again` also those that other work on the machine had run again."""
     lines = (study / "launches.jsonl").read_bytes().splitlines()
-    return [msgspec.json.decode(line, type=LaunchRecord) for line in lines]
+    found = [msgspec.json.decode(line, type=LaunchRecord) for line in lines]
+    return [record for record in found if again or record.retry_of is None]
 
 
 def wait_for(condition, limit_s=60.0):
@@ -74,17 +75,17 @@ def ranks(marker):
     """Ranks of a run: what writes to a rank's log, less the loader workers, whose parent writes to it too."""
     found = {}
     for process in ours(marker):
-        log = _output(process.pid)
+        log = log_of(process.pid)
         if log.suffix != ".log" or not log.stem.isdigit():
             continue
         with contextlib.suppress(psutil.Error):
-            if _output(process.ppid()) != log:
+            if log_of(process.ppid()) != log:
                 found[int(log.stem)] = process
     return found
 
 
-def _output(pid):
-    """The file that is a process's standard output; an empty path where it cannot be read."""
+def log_of(pid):
+    """The file that is a process's standard output, such as a rank's log; an empty path where it cannot be read."""
     try:
         return Path(os.readlink(f"/proc/{pid}/fd/1"))
     except OSError:

@@ -9,7 +9,7 @@ import time
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from bench.workload import Workload, classification_loss
 
@@ -47,7 +47,11 @@ def build(case):
     length = 512
     if fault == "uneven" and here:
         length = 1024
+    if fault in FACTORY:
+        FACTORY[fault](here)
     item = spend_descriptors if fault == "fds" and here else None
+    if fault in IN_WORKER and here:
+        item = in_worker(IN_WORKER[fault])
     megabytes = case.model_args.get("megabytes", 0)
     steps = [0]
 
@@ -69,6 +73,58 @@ def build(case):
         return classification_loss(model, batch)
 
     return Workload(First8(), dataset=Digits(length, item, megabytes), loss=loss)
+
+
+class in_worker:
+    """Do something in the first loader worker when it has made a few samples."""
+
+    def __init__(self, what, after=20):
+        self.what, self.left = what, after
+
+    def __call__(self):
+        self.left -= 1
+        if get_worker_info() is not None and get_worker_info().id == 0 and self.left == 0:
+            self.what()
+
+
+def deaf():
+    """A worker that hears no SIGTERM, with a child that does not either."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        time.sleep(3600)
+
+
+def spend_threads():
+    """Up to what a control group allows; without one it ends, and the test fails."""
+    for _ in range(5000):
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+
+
+def forked(here):
+    """A factory that leaves a child behind, which holds what it has inherited."""
+    if os.fork() == 0:
+        time.sleep(3600)
+        os._exit(0)
+
+
+def twofold(here):
+    """A factory that forks, and both go on."""
+    os.fork()
+
+
+def elsewhere(here):
+    os.mkdir(f"away-{os.getpid()}")
+    os.chdir(f"away-{os.getpid()}")
+
+
+def raises(here):
+    if here:
+        fail()
+
+
+def leaves(here):
+    if here:
+        sys.exit("no, thank you")
 
 
 def spend_descriptors():
@@ -93,7 +149,24 @@ def port():
 
 
 held = []
+FACTORY = {
+    "factory_raises": raises,
+    "factory_exits": leaves,
+    "factory_always_exits": lambda here: sys.exit(0),
+    "factory_prints": lambda here: print("x" * (1 << 20)),
+    "factory_forks": forked,
+    "factory_twofold": twofold,
+    "factory_moves": elsewhere,
+    "factory_binds": lambda here: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+}
+IN_WORKER = {
+    "worker_kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "worker_hang": lambda: time.sleep(3600),
+    "worker_raise": fail,
+    "worker_deaf": deaf,
+}
 FAULTS = {
+    "threads": spend_threads,
     "raise": fail,
     "warmup": lambda: None,
     "exit": lambda: sys.exit(3),

@@ -59,11 +59,19 @@ def test_make_runs_a_suite_and_the_report(tmp_path, target):
     assert page.read_text().startswith("<!doctype html>")
 
 
-def test_a_target_whose_work_comes_later_says_so_and_fails():
-    """Nothing pretends: the target names what is missing and make fails."""
+def test_make_compares_two_sides(tmp_path):
+    """`make compare` shows the verdicts and fails where there is no clear yes; without sides it says how to name them."""
+    from bench.case import Case
+
+    for at, name in enumerate(("before", "after")):
+        simulate(tmp_path / name, [Case()], blocks=2, seed=at)
+    words = ["make", "compare", f"BASE={tmp_path / 'before'}", f"NEW={tmp_path / 'after'}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert "Error 5" in done.stderr
+    assert "inconclusive: 1 of 1 cell\n" in done.stdout
     done = subprocess.run(["make", "compare"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
-    assert "not in this version" in done.stdout
+    assert "make compare BASE=results/before NEW=results/after" in done.stdout
 
 
 @pytest.mark.parametrize(

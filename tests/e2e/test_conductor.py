@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tests.e2e.command import kill, ours, ranks, records, scalemark, start, suite, wait_for
+from tests.e2e import command
+from tests.e2e.command import kill, ours, ranks, scalemark, start, suite, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -22,20 +23,32 @@ batch = [4, 5, 6]
 """
 
 
-def second_launch(folder):
-    """The ranks of the launch that follows the first result."""
+def records(study):
+    """The launches of a study, less those that were run again because the host was busy with other work."""
+    return [record for record in command.records(study) if record.retry_of is None]
+
+
+def second_launch(folder, results=1):
+    """The ranks of the launch that follows the first result, or so many."""
     found = ranks(folder)
     done = folder / "results/s/launches.jsonl"
-    return found if len(found) == 2 and done.exists() and done.stat().st_size else None
+    return found if len(found) == 2 and done.exists() and done.read_text().count("\n") == results else None
 
 
-def test_interrupt_keeps_what_was_measured_and_resume_finishes(tmp_path):
-    """Ctrl-C ends the study within 5 s with everything on disk and nothing running; --resume runs the rest once."""
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG), pytest.param(signal.SIGHUP, marks=LONG)],
+)
+def test_a_signal_keeps_what_was_measured_and_resume_finishes(tmp_path, number):
+    """Ctrl-C, SIGTERM or SIGHUP ends the study within 5 s with everything on disk and nothing running; --resume runs the rest once."""
     name = suite(tmp_path, PACED)
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
     wait_for(lambda: second_launch(tmp_path))
     began = time.monotonic()
-    kill(process, signal.SIGINT)
+    kill(process, number)
     assert process.wait(timeout=30) == 130
     assert time.monotonic() - began < 5
     assert ours(tmp_path) == []
@@ -67,17 +80,19 @@ def test_a_killed_conductor_leaves_no_process_and_can_be_resumed(tmp_path):
     assert [r.status for r in records(tmp_path / "results/s")] == ["ok"] * 3
 
 
-def test_a_killed_engine_costs_one_launch(tmp_path):
-    """SIGKILL of the engine fails the running launch as engine_lost; the next cells run on a new one; --resume tries it again."""
-    name = suite(tmp_path, PACED)
+def test_a_killed_engine_or_fork_server_costs_one_launch(tmp_path):
+    """Their SIGKILL fails the running launch as engine_lost; the next cells run on a new engine; --resume tries again."""
+    name = suite(tmp_path, PACED.replace("[4, 5, 6]", "[4, 5, 6, 7]"))
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
-    wait_for(lambda: second_launch(tmp_path))
-    engine = next(p for p in ours(tmp_path) if "bench.engine" in " ".join(p.cmdline()))
-    kill(engine)
+    found = wait_for(lambda: second_launch(tmp_path))
+    kill(found[0].parent().parent())  # the engine
+    found = wait_for(lambda: second_launch(tmp_path, results=2))
+    kill(found[0].parent())  # the fork server
     assert process.wait(timeout=120) == 1
     assert [(r.status, r.reason) for r in records(tmp_path / "results/s")] == [
-        ("ok", None), ("failed", "engine_lost"), ("ok", None),
+        ("ok", None), ("failed", "engine_lost"), ("failed", "engine_lost"), ("ok", None),
     ]  # fmt: skip
+    assert "the fork server died" in records(tmp_path / "results/s")[2].detail
     assert ours(tmp_path) == []
 
     code, out = scalemark(tmp_path, "run", name, "--quick", "--resume", "-o", "results/s")

@@ -88,6 +88,12 @@ def test_phases_of_each_rank_sum_to_its_step(found):
             assert rank.phases_s["h2d"] is None
 
 
+def test_every_rank_times_its_own_marks(found):
+    """What a step pays for them is on record, and hardly anything beside the step."""
+    for row in found[2].values():
+        assert all(0 < rank.instrumentation_s < 0.01 * rank.step_s for rank in row.ranks)
+
+
 def test_samples_are_counted_and_shared_out(found):
     """Two ranks at batch 4 step 8 samples a step and share an epoch; nothing is padded or dropped."""
     row = found[2]["ddp", False]

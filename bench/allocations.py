@@ -1,0 +1,217 @@
+"""Two sides judged cell by cell: is what is new slower?
+
+The unit across studies is the allocation: machines and hours differ by more than launches of one allocation do, so
+launches never stand for allocations. One allocation a side is shown and decides nothing; several a side are compared
+by their means (Welch); both sides interleaved in one allocation are paired by block, which decides with the fewest
+launches.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import compared, stats
+from bench.answers import Interval, Verdict
+from bench.compared import Allocation, Measured
+from bench.differences import Difference, differences
+from bench.errors import UsageError
+from bench.matched import Match, match
+from bench.outcome import Outcome, Row, exit_code
+from bench.store import Store
+
+__all__ = ["Outcome", "decide", "judge"]
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """What a word is given by, besides the estimate."""
+
+    refusal: str | None
+    adjusted: float | None  # p-value, for the family; None where the cell is not judged
+    delta: float
+    family: int
+    off: str | None
+
+    @property
+    def significant(self) -> bool:
+        return self.adjusted is not None and self.adjusted <= 1 - stats.LEVEL
+
+
+def judge(
+    base: Sequence[Store],
+    new: Sequence[Store],
+    *,
+    paired: bool,
+    delta: float,
+    gate: bool,
+    allow: Collection[str] = (),
+) -> Outcome:
+    """Judge studies. `paired`: one study a side, whose launches of one block ran side by side.
+
+    `delta` is the margin (0.02), `gate` corrects for many cells by Holm, else by Benjamini-Hochberg, and
+    `allow` names fields that may differ. Raises UsageError as Store does, for a study that is on both sides, and
+    for an unknown field.
+    """
+    return decide(list(map(compared.read, base)), list(map(compared.read, new)), paired=paired, delta=delta, gate=gate,
+        allow=allow)  # fmt: skip
+
+
+def decide(
+    base: Sequence[Allocation],
+    new: Sequence[Allocation],
+    *,
+    paired: bool,
+    delta: float,
+    gate: bool,
+    allow: Collection[str] = (),
+) -> Outcome:
+    """`judge` for allocations that are in memory."""
+    _check_sides(base, new, paired)
+    ours, theirs = _planned(base), _planned(new)
+    common = [cell for cell in ours if cell in theirs and (_has(base, cell) or _has(new, cell))]
+    found = differences(base, new, common, paired=paired, allow=allow)
+    refusals = tuple(one for one in found if one.role == "refused")
+    pairs = [match(base, new, cell, paired) for cell in common]
+    refused = {pair.cell: _refusal(pair, refusals) for pair in pairs}
+    judged = [pair for pair in pairs if refused[pair.cell] is None and _decidable(pair)]
+    correct = stats.holm_adjusted if gate else stats.benjamini_hochberg_adjusted
+    adjusted = correct([pair.estimate.p_value or 0.0 for pair in judged if pair.estimate]).tolist()
+    known = dict(zip((pair.cell for pair in judged), adjusted, strict=True))
+    off = next((f"{side.name}: {side.off}" for side in [*base, *new] if side.off), None)
+    rows = tuple(
+        _row(pair, _Judging(refused[pair.cell], known.get(pair.cell), delta, len(judged), off))
+        for pair in pairs
+    )
+    return Outcome(
+        method="blocks" if paired else "allocations",
+        base=tuple(side.name for side in base),
+        new=tuple(side.name for side in new),
+        unit=base[0].unit,
+        delta=delta,
+        family="Holm" if gate else "Benjamini-Hochberg",
+        rows=rows,
+        only_base=tuple(label for cell, label in ours.items() if cell not in theirs),
+        only_new=tuple(label for cell, label in theirs.items() if cell not in ours),
+        refusals=refusals,
+        differences=tuple(one for one in found if one.role != "refused"),
+        exit_code=exit_code(rows),
+        off=off,
+        note=None if paired or min(len(base), len(new)) >= stats.DECIDABLE else _too_few(base, new),
+    )
+
+
+def _check_sides(base: Sequence[Allocation], new: Sequence[Allocation], paired: bool) -> None:
+    places = [Path(side.name).resolve() for side in [*base, *new]]
+    twice = [place for place in places if places.count(place) > 1]
+    if twice:
+        raise UsageError(f"{twice[0]}: stands there twice; an allocation counts once, on one side")
+    if paired and (len(base), len(new)) != (1, 1):
+        raise UsageError("pairs by block are made of one study a side; compare several without pairing")
+    units = sorted({side.unit for side in [*base, *new]})
+    if len(units) > 1:
+        raise UsageError(
+            f"the two sides measure different things ({' and '.join(units)}); compare like with like"
+        )
+
+
+def _planned(side: Sequence[Allocation]) -> dict[str, str]:
+    """Every cell of a side and what it is, in words."""
+    return {cell.cell: cell.label for one in reversed(side) for cell in one.cells.values()}
+
+
+def _has(side: Sequence[Allocation], cell: str) -> bool:
+    return any(cell in one.cells and one.cells[cell].logs for one in side)
+
+
+def _decidable(pair: Match) -> bool:
+    return pair.estimate is not None and pair.estimate.n >= stats.DECIDABLE
+
+
+def _refusal(pair: Match, refusals: Sequence[Difference]) -> str | None:
+    """Why this cell is not comparable, or None."""
+    for one in refusals:
+        if not one.cells or pair.cell in one.cells:
+            return one.words
+    return pair.doubt or (None if pair.estimate else "no block has both sides")
+
+
+def _row(pair: Match, by: _Judging) -> Row:
+    estimate, source = pair.estimate, compared.memory_source(pair.base, pair.new)
+    told = None if by.refusal else estimate
+    word = _word(estimate, by)
+    return Row(
+        cell=pair.cell,
+        label=(pair.base or pair.new)[0].label,
+        verdict=word,
+        ratio=estimate.interval() if estimate else None,
+        base_rate=_rate(pair.base),
+        new_rate=_rate(pair.new),
+        base_launches=sum(len(one.logs) for one in pair.base),
+        new_launches=sum(len(one.logs) for one in pair.new),
+        p_value=told.p_value if told else None,
+        p_adjusted=by.adjusted,
+        smallest_visible=stats.smallest_visible(told) if told else None,
+        to_decide=_to_decide(told, by.delta) if word == "inconclusive" and not by.off else None,
+        over_launches=_over_launches(pair),
+        base_memory_bytes=compared.memory_bytes(pair.base, source),
+        new_memory_bytes=compared.memory_bytes(pair.new, source),
+        memory_source=source,
+        note="; ".join(_notes(pair, by)) or None,
+    )
+
+
+def _word(estimate: stats.Estimate | None, by: _Judging) -> Verdict:
+    if by.refusal or estimate is None:
+        return "not comparable"
+    return "inconclusive" if by.off else stats.verdict(estimate, by.delta, by.significant)
+
+
+def _rate(side: Sequence[Measured]) -> float | None:
+    """The geometric mean over allocations."""
+    known = [one.mean for one in side if one.logs]
+    return math.exp(math.fsum(known) / len(known)) if known else None
+
+
+def _over_launches(pair: Match) -> Interval | None:
+    """Of two allocations: the ratio with the interval that their launches alone would give."""
+    if pair.paired or (len(pair.base), len(pair.new)) != (1, 1):
+        return None
+    return stats.welch(list(pair.base[0].logs.values()), list(pair.new[0].logs.values())).interval()
+
+
+def _to_decide(estimate: stats.Estimate | None, delta: float) -> int | None:
+    """Units a side that would decide; None where that is not known, or what is there would do but for the others."""
+    if estimate is None or estimate.error is None:
+        return None
+    needed = stats.launches_to_decide(estimate.error * math.sqrt(estimate.n), estimate.mean, delta)
+    return needed if needed is not None and needed > estimate.n else None
+
+
+def _notes(pair: Match, by: _Judging) -> Iterator[str]:
+    estimate = pair.estimate
+    if by.refusal:
+        yield by.refusal
+    elif by.off:
+        yield by.off
+    elif estimate and estimate.n < stats.DECIDABLE:
+        yield _few(estimate.n, pair.paired)
+    elif estimate and not by.significant and stats.verdict(estimate, by.delta) in stats.CLAIMS:
+        yield f"not significant among {by.family} cells"
+    if pair.alone:
+        yield f"{pair.alone} block{'s' * (pair.alone > 1)} left out: one side has no launch there"
+    yield from dict.fromkeys(note for one in [*pair.base, *pair.new] for note in one.notes)
+
+
+def _few(n: int, paired: bool) -> str:
+    thing = ("block" if paired else "allocation") + "s" * (n > 1)
+    return f"{('one', 'two')[n - 1]} {thing}{'' if paired else ' a side'}: no verdict"
+
+
+def _too_few(base: Sequence[Allocation], new: Sequence[Allocation]) -> str:
+    fewest = "one allocation" if min(len(base), len(new)) == 1 else "two allocations"
+    return (
+        f"{fewest} on a side: what differs between allocations, machines and hours, is in every ratio, and nothing is"
+        f" judged. What decides: {stats.DECIDABLE} or more allocations a side (compare A1,A2,A3 B1,B2,B3), or both sides"
+        " in one allocation (scalemark ab)"
+    )

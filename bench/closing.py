@@ -1,0 +1,44 @@
+"""When a cell has had its launches, and why: one rule for the study that runs and for the reader of its records."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from bench.failures import HOPELESS
+from bench.stats import mean_interval
+
+MAX_FAILURES = 2  # of one cell, in a row
+
+Closed = Literal["converged", "cap", "failing"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`target` is the wanted half-width of a cell's interval, relative; the others count good launches."""
+
+    min_launches: int
+    max_launches: int
+    target: float
+
+
+def half_width(logs: Sequence[float]) -> float | None:
+    """Relative half-width of the 95 % interval of what these are logarithms of; None below two."""
+    return mean_interval(logs).half_width if logs else None
+
+
+def why_closed(
+    logs: Sequence[float], good: int, outcomes: Iterable[tuple[str, str | None]], limits: Limits
+) -> Closed | None:
+    """Why no further launch of a cell is run, or None while it is open. Never by a p-value.
+
+    `logs` are ln(samples/s) of the launches that its interval is made of, `good` counts all that gave a result,
+    `outcomes` are status and reason of every launch that counts, in order.
+    """
+    told = list(outcomes)
+    failed = [reason for status, reason in told[-MAX_FAILURES:] if status != "ok"]
+    if len(failed) == MAX_FAILURES or any(reason in HOPELESS for reason in failed):
+        return "failing"
+    half = half_width(logs) if len(logs) >= limits.min_launches else None
+    if half is not None and half <= limits.target:
+        return "converged"
+    return "cap" if good >= limits.max_launches else None

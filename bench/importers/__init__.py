@@ -1,0 +1,1 @@
+"""Results of other programs that can be compared: one file a format."""

@@ -1,0 +1,58 @@
+"""Why a cell had no further launch: the rule, and that a reader of the records comes to the same as the study."""
+
+import msgspec
+import pytest
+
+from bench.case import Case
+from bench.closing import Limits, why_closed
+from bench.evidence import gather
+from tests.simulate import failed, simulate
+
+USUAL = Limits(min_launches=5, max_launches=10, target=0.02)
+CASE = Case(steps=20)
+OK, BAD = ("ok", None), ("failed", "signal")
+
+
+@pytest.mark.parametrize(
+    ("logs", "outcomes", "why"),
+    [
+        ([1.0] * 4, [OK] * 4, None),
+        ([1.0, 1.01, 1.0, 0.99, 1.0], [OK] * 5, "converged"),
+        ([1.0, 1.2, 0.9, 1.1, 1.0], [OK] * 5, None),
+        ([1.0, 1.2] * 5, [OK] * 10, "cap"),
+        ([1.0, 1.0], [OK, OK, BAD], None),
+        ([1.0, 1.0], [OK, OK, BAD, BAD], "failing"),
+        ([1.0, 1.0], [OK, BAD, OK, BAD], None),
+        ([], [("failed", "oom_device")], "failing"),
+    ],
+)
+def test_a_cell_closes_by_its_interval_its_launches_or_its_failures(logs, outcomes, why):
+    """Five within ±2 %, ten whatever they are, two failures in a row, or one that cannot get better."""
+    assert why_closed(logs, sum(status == "ok" for status, _ in outcomes), outcomes, USUAL) == why
+
+
+def stopped(tmp_path, blocks=5, spread=0.001, change=None, **header):
+    """What a reader says of the one cell of a simulated study."""
+    store = simulate(tmp_path / "s", [CASE], blocks=blocks, spread=spread, change=change, header=header)
+    return gather([store]).cells[CASE.id].stopped
+
+
+def test_a_reader_sees_why_cells_stopped(tmp_path):
+    """From launches.jsonl and the limits in study.json alone."""
+    assert stopped(tmp_path / "a") == "converged"
+    assert stopped(tmp_path / "b", blocks=10, spread=0.2) == "cap"
+    assert stopped(tmp_path / "c", blocks=3, budget_s=60.0) == "budget"
+    assert stopped(tmp_path / "d", blocks=3) == "interrupted"
+    assert stopped(tmp_path / "e", blocks=0) is None
+    assert stopped(tmp_path / "f", blocks=2, change=failed) == "failing"
+
+
+def test_a_launch_that_was_replaced_does_not_bring_a_cell_to_its_cap(tmp_path):
+    """Ten records, one of which stands in the place of another, are nine launches."""
+
+    def change(record):
+        first = {"contaminated": ("busy host: ...",), "disqualified": True}
+        again = {"block": 0, "retry_of": f"b00-000-{CASE.id}"}
+        return msgspec.structs.replace(record, **({0: first, 9: again}.get(record.block, {})))
+
+    assert stopped(tmp_path, blocks=10, spread=0.2, change=change, budget_s=60.0) == "budget"
