@@ -6,9 +6,8 @@ It writes nothing under results/. It ends when the study does, when the leader i
 import os
 import secrets
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,30 +17,20 @@ from bench import launch as launching
 from bench import messages as m
 from bench import plugins
 from bench.begin import prepare_case
+from bench.case import Case
 from bench.errors import BenchError, UsageError
 from bench.launch import Engine, EngineLost, Progress
+from bench.leader import LOOK_S, GivenUp, Leader, LeaderLost, Refused
 from bench.machine import Host, device_kind, slots, unwatched, watched_uuids
 from bench.netcheck import Responder
-from bench.nodes import BEAT_S
 from bench.pairs import measured
 from bench.records import Launch, Member, Part
 from bench.sameness import mine
-from bench.seat import SILENT_S
 from bench.telemetry import Telemetry
-from bench.wire import NotSigned, Wire, WireLost
+from bench.wire import Wire, WireLost
 
-LOOK_S = 2.0
-ANSWER_S = 60.0
 LOG_BYTES = 256 << 10  # of each rank's log, the end
 TRACE_BYTES = 64 << 20
-
-
-class Refused(UsageError):
-    """The leader does not take this node, and says why."""
-
-
-class LeaderLost(BenchError):
-    """The node that leads is gone, or cannot be reached any more."""
 
 
 class Follower:
@@ -56,104 +45,31 @@ class Follower:
         devices: tuple[int, ...] | None = None,
         quiet: bool = False,
     ) -> None:
-        """`quiet`: another node shows what runs."""
-        self._wire, self._me, self._host, self._say, self._devices = wire, me, host, say, devices
-        self._sent = self._read = 0
-        self._where = m.Where()
-        self._over: m.End | None = None
-        self._quiet = quiet
-        self._gone: str | None = None
-        self._ended = threading.Event()
+        """`quiet`: another node shows what runs. Raises Refused for another secret."""
+        self._me, self._host, self._say, self._devices, self._quiet = me, host, say, devices, quiet
+        self._over: m.End | m.GivenUp | None = None
+        self._ran = False
         launching.sweep_scratch()
         self._folder = tempfile.TemporaryDirectory(
             prefix=launching.folder_prefix(), ignore_cleanup_errors=True
         )
         self._engine = Engine(self._log(0))
         self._responder: Responder | None = None
-        self._sit()
-
-    def _sit(self) -> None:
-        """Take a seat, by the leader's session. Raises Refused for another secret."""
-        if not self._wire.wait(["study"], ANSWER_S):
-            raise UsageError(
-                f"--lead {self._wire.host}:{self._wire.port}: something answers, but no study leads there"
-            )
-        try:
-            data = self._wire.look("study")
-        except NotSigned:
-            self._wire.count(f"/refused/{self._me.node}")
-            raise Refused(self._other_secret()) from None
-        session = msgspec.msgpack.decode(data or b"", type=m.Session)
-        if self._me.node >= session.nodes:
-            raise UsageError(
-                f"--node-rank {self._me.node}: the study at {self._wire.host} has {session.nodes} nodes, 0 to {session.nodes - 1}"
-            )
-        self._wire.session = session.nonce
-        self._seat = self._wire.count(f"seat/{self._me.node}")
-
-    def _other_secret(self) -> str:
-        return (
-            f"node {self._me.node}: the study at {self._wire.host}:{self._wire.port} has another secret than this node:"
-            " copy node 0's, or set SCALEMARK_SECRET to the same on every node"
-        )
+        self._address = me.address or wire.host
+        self._leader = Leader(wire, me.node)
 
     def _log(self, block: int) -> Path:
         return Path(self._folder.name) / f"engine-b{block:02d}.log"
 
-    # -- messages -----------------------------------------------------------------------------------
-
-    def _send(self, message: m.Up) -> None:
-        self._wire.put(f"up/{self._me.node}/{self._seat}/{self._sent}", m.encode(message))
-        self._sent += 1
-
-    @property
-    def _next_key(self) -> str:
-        return f"down/{self._me.node}/{self._seat}/{self._read}"
-
-    def _next(self) -> m.Down:
-        """The leader's next message. Raises LeaderLost, and Refused for one that is not signed."""
-        while not self._wire.wait([self._next_key], LOOK_S):
-            self._check()
-        self._read += 1
-        try:
-            return m.down(self._wire.take(f"down/{self._me.node}/{self._seat}/{self._read - 1}"))
-        except NotSigned:
-            raise Refused(self._other_secret()) from None
-
-    def _check(self) -> None:
-        if self._gone is not None:
-            raise LeaderLost(self._gone)
-
-    def _beat(self, wire: Wire) -> None:
-        """Signs of life both ways, and how far the launch has come."""
-        heard_s, beats, told = time.monotonic(), -1, self._where
-        try:
-            while not self._ended.wait(BEAT_S):
-                wire.count(f"beat/{self._me.node}/{self._seat}")
-                if self._where is not told:
-                    told = self._where
-                    wire.put(f"where/{self._me.node}/{self._seat}", m.encode(told))
-                now_beats = wire.count("beat/0", 0)
-                if now_beats != beats:
-                    beats, heard_s = now_beats, time.monotonic()
-                if time.monotonic() - heard_s > SILENT_S:
-                    self._gone = f"no sign of life for {SILENT_S:.0f} s"
-                    return
-        except WireLost as error:
-            self._gone = str(error)
-
-    # -- the study ----------------------------------------------------------------------------------
-
     def serve(self) -> None:
-        """Follow to the end. Raises LeaderLost, Refused and UsageError; KeyboardInterrupt passes, and is told."""
-        threading.Thread(
-            target=self._beat, args=(self._wire.again(SILENT_S),), daemon=True, name="beat"
-        ).start()
+        """Follow to the end. Raises LeaderLost, GivenUp, Refused and UsageError; KeyboardInterrupt passes, and is told."""
+        self._leader.start()
         try:
             self._introduce()
             while self._over is None:
-                self._do(self._next())
-            self._bye()
+                self._do(self._leader.next())
+            with suppress(WireLost):  # the leader may have ended already, too
+                self._leader.bye()
         except WireLost as error:
             raise LeaderLost(str(error)) from None
         except (KeyboardInterrupt, BenchError) as error:
@@ -161,66 +77,91 @@ class Follower:
                 self._leave("was stopped by a signal" if isinstance(error, KeyboardInterrupt) else str(error))
             raise
         finally:
-            self._ended.set()
+            self._leader.stop()
             self._engine.kill()
-            if self._responder is not None:
-                self._responder.close()
+            self._measured()
             self._folder.cleanup()
-        if self._over.why is not None:
-            raise UsageError(f"node {self._me.node}: {self._over.why}")
+        self._conclude(self._over)
 
-    def _bye(self) -> None:
-        """The store has all that was sent: it confirms this, and what came before by the same connection."""
-        self._wire.count(f"bye/{self._me.node}/{self._seat}")
+    def _conclude(self, over: m.End | m.GivenUp) -> None:
+        name, leader = f"node {self._me.node}", self._leader.address
+        if isinstance(over, m.GivenUp):
+            raise GivenUp(
+                f"{name} was given up by the leader at {leader}: {over.why}; start it again to come back"
+            )
+        if over.why is not None:
+            raise UsageError(f"{name}: {over.why}")
+        if not self._ran and not self._quiet:
+            self._say(f"{name}: the study at {leader} is over; nothing was left to run here")
 
     def _leave(self, why: str) -> None:
         with suppress(WireLost):
-            self._send(m.Left(why=why))
-            self._bye()
+            self._leader.send(m.Left(why=why))
+            self._leader.bye()
+
+    # -- messages -----------------------------------------------------------------------------------
 
     def _introduce(self) -> None:
         hello = secrets.token_hex(8)
-        self._send(m.Hello(token=hello, hostname=self._me.hostname, pid=os.getpid(), versions=mine()))
-        answer = self._next()  # a late one is looked at when the running block ends
-        if isinstance(answer, m.Welcome) and answer.token == hello:
-            for case in answer.cases:
-                prepare_case(case)
-            token = secrets.token_bytes(16)
-            self._responder = Responder(self._me.address or self._wire.host, token)
-            ready = m.Ready(
-                member=self._me, versions=mine(answer.cases), port=self._responder.port, token=token
+        self._leader.send(m.Hello(token=hello, hostname=self._me.hostname, pid=os.getpid(), versions=mine()))
+        if not self._leader.speaks(LOOK_S):
+            self._say(
+                f"node {self._me.node} waits for the leader at {self._leader.address} to take it in: when the running"
+                f" block ends, or an earlier node {self._me.node} is given up"
             )
-            self._send(ready)
-            self._say(f"node {self._me.node} follows {self._wire.host}:{self._wire.port}")
-        elif isinstance(answer, m.Refused):
-            raise Refused(f"node {self._me.node} was refused: {answer.why}")
-        elif isinstance(answer, m.Welcome):
+        answer = self._leader.next()
+        if not isinstance(answer, m.Welcome):
+            self._do(answer)
+        elif answer.token == hello:
+            self._make_ready(answer.cases)
+        else:
             raise Refused(
-                f"node {self._me.node}: the answer at {self._wire.host} is not to this node's question"
+                f"node {self._me.node}: the answer at {self._leader.address} is not to this node's question"
             )
+
+    def _make_ready(self, cases: Sequence[Case]) -> None:
+        for case in cases:
+            prepare_case(case)
+        token = secrets.token_bytes(16)
+        self._responder = Responder(self._address, token)
+        port = self._responder.port
+        self._leader.send(m.Ready(member=self._me, versions=mine(cases), port=port, token=token))
+        self._say(f"node {self._me.node} follows {self._leader.address}")
+
+    def _measured(self) -> None:
+        """Nobody measures the way to this node any more."""
+        if self._responder is not None:
+            self._responder.close()
+            self._responder = None
 
     def _do(self, message: m.Down) -> None:
         if isinstance(message, m.Refused):
             raise Refused(f"node {self._me.node} was refused: {message.why}")
         if isinstance(message, m.Measure):
-            self._send(measured(message))
-        elif isinstance(message, m.End):
+            self._leader.send(measured(message))
+            return
+        self._measured()  # all nodes have come
+        if isinstance(message, m.End | m.GivenUp):
             self._over = message
         elif isinstance(message, m.Ping):
-            self._send(m.Pong(monotonic_ns=time.monotonic_ns()))
+            self._leader.send(m.Pong(monotonic_ns=time.monotonic_ns()))
         elif isinstance(message, m.Block):
             self._engine.kill()
             self._engine = Engine(self._log(message.number))
             self._stand()
         elif isinstance(message, m.Run):
-            self._send(m.Done(launch=message.launch.launch, part=self._part(message.launch)))
-            self._where = m.Where()
-            self._stand()
+            self._ran = True
+            self._leader.send(m.Done(launch=message.launch.launch, part=self._part(message.launch)))
+            self._leader.where = m.Where()
+            if self._over is None:
+                self._stand()
 
     def _stand(self) -> None:
         """The engine stands before the leader hears of this node again."""
         with suppress(EngineLost):  # the launch that needs it starts it again, and tells
             self._engine.ready()
+
+    # -- launches -----------------------------------------------------------------------------------
 
     def _part(self, launch: Launch) -> Part:
         """What came of a launch here, a disk that is full included."""
@@ -263,7 +204,7 @@ class Follower:
                 part = launching.collect(self._engine, launch, processes, self._show, pids, self._halt)
             finally:
                 recording = telemetry.stop()
-            self._check()
+            self._leader.check()
             return msgspec.structs.replace(
                 part,
                 readings=recording.rows,
@@ -272,18 +213,17 @@ class Follower:
             )
 
     def _show(self, where: Progress) -> None:
-        self._where = m.Where(state=where.state, step=where.step, steps=where.steps)
+        self._leader.where = m.Where(state=where.state, step=where.step, steps=where.steps)
 
     def _halt(self) -> bool:
         """Whether the leader has told this launch to end, or is gone."""
-        if self._gone is not None:
+        if self._leader.gone is not None:
             return True
-        if not self._wire.there(self._next_key):
+        if not self._leader.speaks():
             return False
-        message = self._next()
-        self._over = (
-            message if isinstance(message, m.End) else None
-        )  # a Stop, else: nothing more comes meanwhile
+        message = self._leader.next()  # a Stop, else: nothing more comes meanwhile
+        if isinstance(message, m.End | m.GivenUp):
+            self._over = message
         return True
 
 

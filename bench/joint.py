@@ -2,43 +2,22 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from bench import messages as m
-from bench.errors import BenchError
 from bench.failures import Verdict
 from bench.launch import BACKSTOP_S, Progress
 from bench.parts import part_ok
 from bench.records import Launch, Part
 from bench.seat import SILENT_S, Seat, shifted
-from bench.wire import Wire
+from bench.seats import Seats
 
 GRACE_S = 3.0  # after a failure elsewhere, the others get this long to say what they saw
 STOPPED_S = 5.0  # for a node that was told to stop
 SHOW_S = 0.5
 WAIT_S = 0.1
 NO_ANSWER = "no answer to the launch"
-
-
-class Nodes(Protocol):
-    """What a launch needs of the study's nodes."""
-
-    wire: Wire
-    box: bool
-
-    def look(self) -> None:
-        """Notice who has gone silent."""
-
-    def there(self, seat: Seat) -> bool:
-        """Whether a follower still takes part."""
-
-    def lose(self, seat: Seat, why: str) -> None:
-        """A follower takes no part any more."""
-
-    def lost(self, node: int) -> str | None:
-        """Why a node was lost."""
 
 
 def dealt(launch: Launch, place: int, box: bool) -> Launch:
@@ -53,15 +32,20 @@ class Joint:
     """One launch while it runs on several nodes."""
 
     def __init__(
-        self, team: Nodes, launch: Launch, seats: Sequence[Seat], show: Callable[[Progress], None]
+        self,
+        seats: Seats,
+        launch: Launch,
+        taking_part: Sequence[Seat],
+        show: Callable[[Progress], None],
+        box: bool = False,
     ) -> None:
-        self._team, self._launch, self._seats, self._show = team, launch, list(seats), show
+        self._all, self._launch, self._seats, self._show = seats, launch, list(taking_part), show
         self._parts: dict[int, Part] = {}  # by place in the launch
         self._failed_s: float | None = None
         self._deadline = time.monotonic() + launch.case.timeout_s + BACKSTOP_S
         self._shown_s = 0.0
         for place, seat in enumerate(self._seats, start=1):
-            seat.send(m.Run(launch=dealt(launch, place, team.box)))
+            seat.send(m.Run(launch=dealt(launch, place, box)))
 
     def show(self, own: Progress) -> None:
         """The slowest node's progress, with its name where that is not this one."""
@@ -80,20 +64,20 @@ class Joint:
     def halt(self) -> bool:
         """Whether this node is to end its part: another one was lost, or failed and the others had time to say so."""
         self._read()
-        self._team.look()
+        self._all.look()
         return self._gone() or self._overdue()
 
     def finish(self, own: Part) -> list[Part]:
         """The parts of the others, once all have come or can come no more."""
         self._note(own)
         while self._waiting():
-            self._team.wire.wait([seat.key for _, seat in self._waiting()], WAIT_S)
+            self._all.wire.wait([seat.key for _, seat in self._waiting()], WAIT_S)
             self._read()
-            self._team.look()
+            self._all.look()
             if time.monotonic() > self._deadline or self._overdue() or self._gone():
                 self.stop(SILENT_S + STOPPED_S)
                 for _, seat in self._waiting():
-                    self._team.lose(seat, NO_ANSWER)
+                    self._all.lose(seat, NO_ANSWER)
                 break
         return [self._parts[place] for place in sorted(self._parts)]
 
@@ -101,7 +85,7 @@ class Joint:
         """The node that was lost, or that never answered."""
         for place, seat in enumerate(self._seats, start=1):
             if place not in self._parts:
-                known = self._team.lost(seat.node)
+                known = self._all.lost(seat.node)
                 why = known or f"{seat.name}: {NO_ANSWER}"
                 return Verdict(reason="node_lost", first_rank=None, first_node=place, detail=why)
         return None
@@ -111,11 +95,11 @@ class Joint:
         return [
             (place, seat)
             for place, seat in enumerate(self._seats, start=1)
-            if place not in self._parts and self._team.there(seat)
+            if place not in self._parts and self._all.there(seat)
         ]
 
     def _gone(self) -> bool:
-        return any(not self._team.there(seat) and place not in self._parts
+        return any(not self._all.there(seat) and place not in self._parts
                    for place, seat in enumerate(self._seats, start=1))  # fmt: skip
 
     def _overdue(self) -> bool:
@@ -123,16 +107,10 @@ class Joint:
 
     def _read(self) -> None:
         for place, seat in self._waiting():
-            try:
-                message = seat.next()
-            except BenchError as error:  # not signed, or not to be read
-                self._team.lose(seat, str(error))
-                continue
+            message = self._all.hear(seat)
             if isinstance(message, m.Done) and message.launch == self._launch.launch:
                 self._parts[place] = shifted(message.part, seat)
                 self._note(message.part)
-            elif isinstance(message, m.Left):
-                self._team.lose(seat, message.why)
 
     def _note(self, part: Part) -> None:
         if self._failed_s is None and not part_ok(part):
@@ -144,6 +122,6 @@ class Joint:
         for _, seat in self._waiting():
             seat.send(m.Stop(launch=self._launch.launch))
         while self._waiting() and time.monotonic() < deadline:
-            self._team.wire.wait([seat.key for _, seat in self._waiting()], WAIT_S)
+            self._all.wire.wait([seat.key for _, seat in self._waiting()], WAIT_S)
             self._read()
-            self._team.look()
+            self._all.look()

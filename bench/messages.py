@@ -102,6 +102,12 @@ class End(Message, frozen=True):
     why: str | None = None
 
 
+class GivenUp(Message, frozen=True):
+    """The study goes on without this node, which may still live."""
+
+    why: str
+
+
 class Left(Message, frozen=True):
     """A follower ends before the study does."""
 
@@ -109,7 +115,7 @@ class Left(Message, frozen=True):
 
 
 Up = Hello | Ready | Measured | Pong | Done | Left
-Down = Welcome | Refused | Measure | Block | Ping | Run | Stop | End
+Down = Welcome | Refused | Measure | Block | Ping | Run | Stop | End | GivenUp
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):

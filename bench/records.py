@@ -217,7 +217,9 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     memory: RankMemory | None = None
     network: RankNetwork | None = None
     network_s: float | None = None  # all-reduces after the window
-    instrumentation_s: float | None = None  # a step: what its time stamps and phase marks cost, timed after the window
+    instrumentation_s: float | None = (
+        None  # a step: what its time stamps and phase marks cost, timed after the window
+    )
     checkpoints: tuple[Attempt, ...] | None = None  # of the task "checkpoint"
     verified: tuple[Check, ...] | None = None  # of the task "verify": on rank 0
     warnings: tuple[str, ...] = ()
@@ -281,7 +283,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     outliers: int  # Tukey, counted, never dropped
     cut: Cut
     step_sd: float | None = None  # standard deviation of the steps over their mean
-    mean_error: float | None = None  # standard error of their mean over it, neighbours being alike; None below 20
+    mean_error: float | None = (
+        None  # standard error of their mean over it, neighbours being alike; None below 20
+    )
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,15 +1,18 @@
 """One follower as the node that leads sees it: its messages in order, its signs of life, its clock."""
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from bench import messages as m
 from bench.records import Member, Part, RankTrace
-from bench.sameness import Versions
-from bench.wire import Wire
+from bench.wire import NotSigned, Wire
 
+BEAT_S = 0.5
 SILENT_S = 10.0  # without a beat, and a node is lost
+
+Say = Callable[[str], None]
 
 
 class Seat:
@@ -20,7 +23,6 @@ class Seat:
         self._sent = self._read = self._beats = 0
         self.seen_s = time.monotonic()
         self.member: Member | None = None
-        self.versions: Versions | None = None
         self.port, self.token = 0, b""
         self.ahead_ns = 0  # its monotonic clock less the leader's
         self.hostname = "?"
@@ -61,9 +63,12 @@ class Seat:
         self.member = msgspec.structs.replace(self.member, clock_ahead_s=ahead_s)
 
     def where(self) -> m.Where | None:
-        """How far its launch has come."""
-        data = self._wire.look(f"where/{self.node}/{self.number}")
-        return msgspec.msgpack.decode(data, type=m.Where) if data else None
+        """How far its launch has come. What is not to be believed is not shown: nothing else depends on it."""
+        try:
+            data = self._wire.look(f"where/{self.node}/{self.number}")
+            return msgspec.msgpack.decode(data, type=m.Where) if data else None
+        except (NotSigned, msgspec.DecodeError):
+            return None
 
     @property
     def name(self) -> str:

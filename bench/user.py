@@ -128,7 +128,9 @@ def _called(factory: Callable[[Case], Any], case: Case, where: str, what: str = 
     try:
         made = factory(case)
         if os.getpid() != process:  # it forked, and this is the child: two would train as one rank
-            print(f"{where}: {what} forked, and the child came back: it ends here", file=sys.stderr, flush=True)
+            print(
+                f"{where}: {what} forked, and the child came back: it ends here", file=sys.stderr, flush=True
+            )
             os._exit(1)
         return made
     except (UsageError, MemoryError, torch.OutOfMemoryError):

@@ -75,16 +75,19 @@ class Wire:
             head = self._store.get(key)
             count = int.from_bytes(head[MAC_BYTES : MAC_BYTES + COUNT_BYTES], "big")
             more = range(1, count)  # not signed yet: no list as long as it says
-            parts = [
-                head[MAC_BYTES + COUNT_BYTES :],
-                *(self._store.get(f"{key}#{number}") for number in more),
-            ]
+            parts = [head[MAC_BYTES + COUNT_BYTES :], *(self._chunk(key, number) for number in more)]
             payload = b"".join(parts) if more else parts[0]
             for name in () if keep else (key, *(f"{key}#{number}" for number in more)):
                 self._store.delete_key(name)
         if not hmac.compare_digest(head[:MAC_BYTES], self._mac(key, payload)):
-            raise NotSigned(f"{key}: not signed with this study's secret")
+            raise _not_signed(key)
         return payload
+
+    def _chunk(self, key: str, number: int) -> Any:
+        """It is there, if the one that was written last is ours: who made that up keeps nobody waiting."""
+        if not self._store.check([f"{key}#{number}"]):
+            raise _not_signed(key)
+        return self._store.get(f"{key}#{number}")
 
     def there(self, *keys: str) -> bool:
         """Whether all of these messages have come."""
@@ -210,6 +213,10 @@ def _quiet_torch() -> Iterator[None]:
     finally:
         if level is None:
             os.environ.pop(LOG_LEVEL, None)  # ranks have their own
+
+
+def _not_signed(key: str) -> NotSigned:
+    return NotSigned(f"{key}: not signed with this study's secret")
 
 
 def _no_port(address: str, port: int, error: OSError) -> str:

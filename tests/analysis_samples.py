@@ -445,7 +445,9 @@ def many_nodes() -> Analysis:
     cases = [Case(strategy="ddp", nodes=2, batch=16 + i) for i in range(60)]
     cells = [traffic(case, 0.5 + 0.005 * i) for i, case in enumerate(cases)]
     return analysis(
-        cells=tuple(cell(case, 20.0) for case in cases), network=network(*cells), checkpoints=checkpoints.many()
+        cells=tuple(cell(case, 20.0) for case in cases),
+        network=network(*cells),
+        checkpoints=checkpoints.many(),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench import door, joint, nodes, seats
 from bench import messages as m
 from bench.launch import Engine
 from bench.nodes import Team
@@ -16,6 +17,8 @@ from bench.wire import NotSigned, Wire
 from tests.traces import trace
 
 SECRET = b"a secret for tests"
+MODULES = (door, joint, nodes, seats)
+HASTE = {"SILENT_S": 1.0, "LOOK_S": 0.02, "GRACE_S": 0.1, "STOPPED_S": 0.5, "BYE_S": 0.5}
 
 
 class Store:
@@ -79,6 +82,7 @@ class Puppet:
         self.node, self.versions, self.ahead_s, self.port = node, versions or mine(), ahead_s, port
         self.part = part or (lambda launch: good_part(launch, node))
         self.heard, self.alive, self._sent, self._read = [], True, 0, 0
+        self.frozen = False  # it does nothing until it is thawed
         self.stop = True  # whether it stops when it is told to
         self.seat = self.wire.count(f"seat/{node}")
         self.thread = threading.Thread(target=self._live, daemon=True)
@@ -89,6 +93,13 @@ class Puppet:
         self.wire.put(f"up/{self.node}/{self.seat}/{self._sent}", m.encode(message))
         self._sent += 1
 
+    def leave(self, why="was stopped by a signal"):
+        """It ends, and says so."""
+        self.alive = False
+        self.thread.join()
+        self.say(m.Left(why=why))
+        self.wire.count(f"bye/{self.node}/{self.seat}")
+
     def kinds(self):
         """Names of what it has heard."""
         return [type(message).__name__ for message in self.heard]
@@ -96,6 +107,9 @@ class Puppet:
     def _live(self):
         self.say(m.Hello(hostname=f"n{self.node}", pid=1, versions=self.versions))
         while self.alive:
+            if self.frozen:
+                time.sleep(0.01)
+                continue
             self.wire.count(f"beat/{self.node}/{self.seat}")
             key = f"down/{self.node}/{self.seat}/{self._read}"
             if self.wire.wait([key], 0.02):
@@ -115,9 +129,17 @@ class Puppet:
             self.say(m.Done(launch=message.launch.launch, part=part))
         elif isinstance(message, m.Stop) and self.stop:
             self.say(m.Done(launch=message.launch, part=Part(host=f"n{self.node}", stopped=True)))
-        elif isinstance(message, m.End | m.Refused):
+        elif isinstance(message, m.End | m.Refused | m.GivenUp):
             self.wire.count(f"bye/{self.node}/{self.seat}")
             self.alive = False
+
+
+def until(true):
+    """Wait until something is true."""
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def good_part(launch, node):
@@ -133,6 +155,14 @@ def leading(count, limit_s=5.0, watch=lambda: None):
     said = []
     with Team(wire(Store()), member(0), mine(), count, said.append, watch, limit_s) as team:
         yield team, said
+
+
+def hurry(monkeypatch):
+    """Silence and grace are over soon."""
+    for module in MODULES:
+        for name, seconds in HASTE.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, seconds)
 
 
 class StandInEngine(Engine):

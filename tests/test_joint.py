@@ -6,14 +6,14 @@ import time
 import msgspec
 import pytest
 
-from bench import joint, nodes
 from bench import messages as m
+from bench import seats
 from bench.case import Case
 from bench.joint import Joint, dealt
 from bench.launch import Progress
 from bench.nodes import Team
 from bench.records import Launch, Outcome, Part
-from tests.followers import Puppet, StandInEngine, good_part, leading
+from tests.followers import Puppet, StandInEngine, good_part, hurry, leading
 from tests.traces import trace
 
 
@@ -26,11 +26,7 @@ def unmeasured(monkeypatch):
 @pytest.fixture
 def hasty(monkeypatch):
     """Silence and grace are over soon."""
-    for module in (nodes, joint):
-        monkeypatch.setattr(module, "SILENT_S", 1.0)
-    monkeypatch.setattr(nodes, "LOOK_S", 0.02)
-    monkeypatch.setattr(joint, "GRACE_S", 0.1)
-    monkeypatch.setattr(joint, "STOPPED_S", 0.5)
+    hurry(monkeypatch)
 
 
 def launch(folder, count, ranks=1):
@@ -142,7 +138,7 @@ def test_a_launch_waits_for_engines_that_the_last_one_cost(tmp_path):
         for _ in range(3):
             run(team, tmp_path)
     launches = "".join(kind[0] for kind in puppet.kinds() if kind in ("Run", "Ping"))
-    assert launches == "R" + "P" * nodes.PINGS + "RR"
+    assert launches == "R" + "P" * seats.PINGS + "RR"
 
 
 def test_a_node_that_leaves_says_why(hasty, tmp_path):
@@ -167,7 +163,7 @@ def test_a_lost_node_that_comes_back_is_taken_in(hasty):
         back.alive = False
         while team.alive != (0,):  # its last beat may still be unread
             time.sleep(0.02)
-            team.look()
+            team.seats.look()
         Puppet(team.wire, 1)
         team.admit()
         assert team.alive == (0, 1)
@@ -201,7 +197,7 @@ def test_the_clock_of_a_node_is_read_at_each_block():
         team.gather([])
         team.block(0)
         team.clocks()
-        (seat,) = team._seats.values()
+        (seat,) = team.seats.by_node.values()
         assert abs(seat.ahead_ns / 1e9 - 3600.0) < 1
         assert puppet.kinds()[:3] == ["Welcome", "Block", "Ping"]
 
@@ -212,12 +208,52 @@ def test_progress_is_that_of_the_slowest_node(tmp_path):
     with leading(2) as (team, _):
         puppet = Puppet(team.wire, 1, part=lambda launch: None)
         team.gather([])
-        running = Joint(team, launch(tmp_path, 2), list(team._seats.values()), shown.append)
+        running = Joint(team.seats, launch(tmp_path, 2), list(team.seats.by_node.values()), shown.append)
         for step in (3, 9):
             puppet.wire.put("where/1/1", m.encode(m.Where(state="window", step=step, steps=20)))
             running._shown_s = 0.0
             running.show(Progress(state="window", step=7, steps=20))
     assert [(where.state, where.step) for where in shown] == [("window on node 1", 3), ("window", 7)]
+
+
+@pytest.mark.parametrize("words", [b"x" * 50, b"", bytes(32) + b"\0\0\0\2" + b"y"])
+def test_progress_that_nobody_signed_is_not_shown(tmp_path, words):
+    """Whoever reaches the port can write there: it costs no node and no launch."""
+    shown = []
+    with leading(2) as (team, _):
+        puppet = Puppet(team.wire, 1, part=lambda launch: None)
+        team.gather([])
+        running = Joint(team.seats, launch(tmp_path, 2), list(team.seats.by_node.values()), shown.append)
+        puppet.wire._store.set(f"scalemark/{team.wire.session}/where/1/1", words)
+        running.show(Progress(state="window", step=7, steps=20))
+        assert team.alive == (0, 1)
+    assert [(where.state, where.step) for where in shown] == [("window", 7)]
+
+
+def test_a_node_that_leaves_while_its_clock_is_read_is_lost():
+    """Its last word counts there as anywhere."""
+    with leading(2) as (team, _):
+        puppet = Puppet(team.wire, 1)
+        team.gather([])
+        team.block(0)
+        puppet.leave()
+        team.clocks()
+        assert team.alive == (0,)
+        assert team.seats.lost(1) == "node 1 (n1): was stopped by a signal"
+
+
+def test_a_node_whose_clock_nobody_signed_is_lost():
+    """The block goes on without it; no error reaches the study."""
+    with leading(2) as (team, _):
+        puppet = Puppet(team.wire, 1)
+        team.gather([])
+        puppet.frozen = True
+        key = f"scalemark/{team.wire.session}/up/1/1/{puppet._sent}"
+        puppet.wire._store.set(key, b"whoever")
+        team.clocks()
+        assert team.alive == (0,)
+        assert "not signed with this study's secret" in team.seats.lost(1)
+        puppet.frozen = False  # it hears of it
 
 
 def test_devices_of_one_box_are_dealt_to_its_nodes():

@@ -34,6 +34,7 @@ DOWN = [
     m.Run(launch=LAUNCH),
     m.Stop(launch="x"),
     m.End(),
+    m.GivenUp(why="no sign of life"),
 ]
 
 

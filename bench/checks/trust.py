@@ -152,7 +152,9 @@ def contaminated(known: Known) -> Iterator[Seen]:
     rows = [(cell.id, row) for cell in known.evidence.measured for row in cell.shown if row.contaminated]
     for name, words in told(row.contaminated for _, row in rows).items():
         if name not in TOLD_ELSEWHERE:
-            cells = (cell for cell, row in rows if any(text.startswith(f"{name}:") for text in row.contaminated))
+            cells = (
+                cell for cell, row in rows if any(text.startswith(f"{name}:") for text in row.contaminated)
+            )
             yield Seen(words, tuple(dict.fromkeys(cells)))
 
 

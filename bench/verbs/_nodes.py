@@ -104,7 +104,7 @@ def narrow(ranks: int) -> str | None:
 
 def follow(one: "Asked", devices: tuple[int, ...] | None) -> None:
     """This node follows another one; its exit code: 0 at the study's end, 1 if the leader was lost, 130 after a signal."""
-    from bench.follower import LeaderLost
+    from bench.leader import LeaderLost
     from bench.leading import follow as serve
     from bench.study import Interrupted, signals
 

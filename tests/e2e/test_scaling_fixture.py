@@ -90,7 +90,9 @@ def test_pytest_benchmark_compares_what_the_run_left(ran):
     team, _ = ran
     (found,) = json.loads((team / "b.json").read_text())["benchmarks"]
     kept = Store(team / "kept/test-two-ranks-scale-1").records()[0]
-    *_, result = [r for r in kept if r.requested.ranks == 2]  # the last: on a busy host the first is run again
+    *_, result = [
+        r for r in kept if r.requested.ranks == 2
+    ]  # the last: on a busy host the first is run again
     assert found["stats"]["ops"] == pytest.approx(result.window.samples_per_s)
     command = [Path(sys.executable).parent / "pytest-benchmark", "compare", "b.json", "--columns=ops,rounds"]
     done = subprocess.run(command, cwd=team, capture_output=True, text=True)

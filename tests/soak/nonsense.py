@@ -23,6 +23,7 @@ READS = (
     *[["compare", "results/whole", "results/hurt"]] * 6, *[["export", "results/hurt", "--format", "csv", "-o", "out"]] * 3,
     ["report", "results/hurt", "-o", "report.html"],
 )  # fmt: skip
+TURNS = ("suite", "words", "suite", "words", "study")  # of the kinds of input; the last takes longest
 CELLS = [
     Case(),
     Case(strategy="ddp", ranks=2),
@@ -45,7 +46,7 @@ def main() -> int:
         makers = _makers()
         count = 0
         while time.monotonic() < end:
-            name = list(makers)[count % len(makers)]
+            name = TURNS[count % len(TURNS)]
             words = makers[name](random.Random(f"{seed}/{count}"))
             answer = call(*words)
             answers[f"{name}: exit code {answer.code}"] += 1

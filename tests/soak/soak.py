@@ -5,6 +5,7 @@ seed repeats the inputs exactly, and the order of the kills as far as the proces
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -13,16 +14,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.soak.kills import Round
+from tests.soak.kills import ONE_CALL, Round, shared_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reliability.md"
 BEGIN, END = "<!-- soak: begin -->", "<!-- soak: end -->"
 SHORT_S = 60.0
 FINISH_S = 8.0  # to resume a study to its end
-KILLS = 60  # a round
+KILLS = 30  # a round
+JOBS = 2  # studies at once: they are paced, and mostly wait
 
 
 def main() -> int:
@@ -58,28 +62,41 @@ def _start_inputs(seconds: float, seed: int) -> "subprocess.Popen[str]":
 
 
 def _kill(seconds: float, seed: int) -> dict:
-    """Rounds until the time is up: how many, and what was killed."""
+    """Rounds until the time is up, some at once: how many, and what was killed."""
     end = time.monotonic() + seconds - FINISH_S
-    kills, launches, problems = Counter(), Counter(), []
-    rounds = runs = 0
-    while rounds == 0 or time.monotonic() < end:
-        nodes = 2 if rounds % 3 == 2 else 1
-        one = Round(random.Random(f"{seed}/{rounds}"), nodes, cells=2 if seconds < SHORT_S else 8 // nodes)
+    before, numbers = shared_names(), itertools.count()
+    jobs = 1 if seconds < SHORT_S else JOBS
+    with ThreadPoolExecutor(jobs) as pool:
+        done = [pool.submit(_rounds, numbers, end, seconds, seed) for _ in range(jobs)]
+        rounds = [one for job in done for one in job.result()]
+    problems = [f"round {n}, {one.folder}: {problem}" for n, one in rounds for problem in one.problems]
+    if left := shared_names() - before:
+        problems.append(f"left in /dev/shm: {left}")
+    kills = Counter(f"{kill.kind}, {kill.number.name}" for _, one in rounds for kill in one.kills)
+    launches = sum((one.launches for _, one in rounds), Counter())
+    return {
+        "rounds": len(rounds), "runs": sum(one.runs for _, one in rounds), "kills": sum(kills.values()),
+        "kills_by_kind": dict(sorted(kills.items())), "launches": dict(sorted(launches.items())), "problems": problems,
+    }  # fmt: skip
+
+
+def _rounds(numbers: Iterator[int], end: float, seconds: float, seed: int) -> list[tuple[int, Round]]:
+    """One round after the other; every third is one of two nodes."""
+    found = []
+    while not found or time.monotonic() < end:
+        n = next(numbers)
+        nodes = 2 if n % 3 == 2 else 1
+        one = Round(random.Random(f"{seed}/{n}"), nodes, cells=2 if seconds < SHORT_S else 8 // nodes)
         one.run(KILLS, end)
-        rounds, runs = rounds + 1, runs + one.runs
-        kills.update(f"{kill.kind}, {kill.number.name}" for kill in one.kills)
-        launches.update(one.launches)
-        problems += [f"round {rounds}, {one.folder}: {problem}" for problem in one.problems]
         if not one.problems:
             shutil.rmtree(one.folder)
-        print(
-            f"round {rounds}: {len(one.kills)} kills, {one.runs} runs, {len(one.problems)} problems",
-            flush=True,
-        )
-    return {
-        "rounds": rounds, "runs": runs, "kills": sum(kills.values()), "kills_by_kind": dict(sorted(kills.items())),
-        "launches": dict(sorted(launches.items())), "problems": problems,
-    }  # fmt: skip
+        with ONE_CALL:
+            print(
+                f"round {n}: {len(one.kills)} kills, {one.runs} runs, {len(one.problems)} problems",
+                flush=True,
+            )
+        found.append((n, one))
+    return found
 
 
 def write(told: dict) -> None:

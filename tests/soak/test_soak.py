@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 
@@ -69,7 +70,7 @@ def test_a_launch_must_be_called_by_what_was_killed(reason, rank, kill, fine):
 
     began = datetime.datetime.fromisoformat(Told.started_at).timestamp()
     one = Round.__new__(Round)
-    one.problems, one.kills = [], [Kill(began + kill[2], kill[0], kill[1], 9)]
+    one.problems, one.kills = [], [Kill(began + kill[2], kill[0], kill[1], signal.SIGKILL)]
     one._plausible(Told(reason, rank))
     assert (one.problems == []) == fine
     assert kill[0] in CLASSES
