@@ -7,7 +7,7 @@ import msgspec
 from bench.ab_side import Side
 from bench.errors import UsageError
 from bench.stopping import Rules
-from bench.store import Store
+from bench.store import Store, decoded
 
 FILE = "ab.json"
 SCHEMA = 1
@@ -48,7 +48,7 @@ def read(root: Path) -> AbHeader:
     """ab.json of a folder. Raises UsageError where it is missing, broken or of a newer version."""
     path = root / FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=AbHeader)
+        found = decoded(msgspec.json.Decoder(AbHeader), path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{root}: not written by scalemark ab: {FILE} is missing") from None
     except OSError as error:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from bench.answers import Interval
 from bench.closing import Closed, half_width, why_closed
+from bench.contamination import replaced
 from bench.estimate import BLOCK_S
 from bench.records import Cell, LaunchRecord
 from bench.stats import paired_interval
-from bench.stopping import Rules
+from bench.stopping import Rules, shown
 
 SIDES = ("base", "new")
 
@@ -65,11 +66,19 @@ class Pairs:
         return {block: new[block] - base[block] for block in sorted(base.keys() & new.keys())}
 
     def _logs(self, side: str, cell: str) -> dict[int, float]:
-        return {
-            record.block: math.log(record.window.samples_per_s)
-            for record in self._records.get((side, cell), ())
-            if record.status == "ok" and record.window and record.window.samples_per_s
-        }
+        """Of the launches that the verdict will use: a pair with another one closes no cell."""
+        return dict(shown(self._good(side, cell)))
+
+    def _good(self, side: str, cell: str) -> list[LaunchRecord]:
+        """Launches with a number, those left out in whose place another one ran."""
+        known = self._records.get((side, cell), [])
+        gone = replaced(known)
+        return [r for r in known if r.status == "ok" and r.window and r.launch not in gone]
+
+    def _ran(self, cell: str) -> set[int]:
+        """Blocks in which both sides gave a number, good enough for the verdict or not."""
+        base, new = ({record.block for record in self._good(side, cell)} for side in SIDES)
+        return base & new
 
     def closed(self, cell: str) -> bool:
         """Whether a cell has had its pairs: enough of them, or too many failures."""
@@ -78,7 +87,7 @@ class Pairs:
     def why_closed(self, cell: str) -> Closed | None:
         """What closed a cell: the rule of every study, where a launch is a pair and its value the difference."""
         found = self.differences(cell)
-        return why_closed(found, len(found), self._outcomes(cell), self._rules.limits)
+        return why_closed(found, len(self._ran(cell)), self._outcomes(cell), self._rules.limits)
 
     def _outcomes(self, cell: str) -> list[tuple[str, str | None]]:
         """Status and reason of every block, a failed side's where there is no pair; of failures, those of this run."""
@@ -87,7 +96,7 @@ class Pairs:
             for record in self._records.get((side, cell), ()):
                 if record.status not in ("ok", "interrupted") and (side, record.launch) not in self._earlier:
                     found[record.block] = (record.status, record.reason)
-        found |= dict.fromkeys(self._both(cell), ("ok", None))
+        found |= dict.fromkeys(self._ran(cell), ("ok", None))
         return [found[block] for block in sorted(found)]
 
     def open_cells(self, block: int) -> list[Cell]:

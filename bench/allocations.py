@@ -53,8 +53,8 @@ def judge(
     `allow` names fields that may differ. Raises UsageError as Store does, for a study that is on both sides, and
     for an unknown field.
     """
-    return decide(list(map(compared.read, base)), list(map(compared.read, new)), paired=paired, delta=delta, gate=gate,
-        allow=allow)  # fmt: skip
+    ours, theirs = ([compared.read(store, delta) for store in side] for side in (base, new))
+    return decide(ours, theirs, paired=paired, delta=delta, gate=gate, allow=allow)
 
 
 def decide(
@@ -69,7 +69,7 @@ def decide(
     """`judge` for allocations that are in memory."""
     _check_sides(base, new, paired)
     ours, theirs = _planned(base), _planned(new)
-    common = [cell for cell in ours if cell in theirs and (_has(base, cell) or _has(new, cell))]
+    common = [cell for cell in ours if cell in theirs and _due(base, new, cell)]
     found = differences(base, new, common, paired=paired, allow=allow)
     refusals = tuple(one for one in found if one.role == "refused")
     pairs = [match(base, new, cell, paired) for cell in common]
@@ -80,7 +80,9 @@ def decide(
     known = dict(zip((pair.cell for pair in judged), adjusted, strict=True))
     off = next((f"{side.name}: {side.off}" for side in [*base, *new] if side.off), None)
     rows = tuple(
-        _row(pair, _Judging(refused[pair.cell], known.get(pair.cell), delta, len(judged), off))
+        _row(
+            pair, ours[pair.cell], _Judging(refused[pair.cell], known.get(pair.cell), delta, len(judged), off)
+        )
         for pair in pairs
     )
     return Outcome(
@@ -120,8 +122,11 @@ def _planned(side: Sequence[Allocation]) -> dict[str, str]:
     return {cell.cell: cell.label for one in reversed(side) for cell in one.cells.values()}
 
 
-def _has(side: Sequence[Allocation], cell: str) -> bool:
-    return any(cell in one.cells and one.cells[cell].logs for one in side)
+def _due(base: Sequence[Allocation], new: Sequence[Allocation], cell: str) -> bool:
+    """Has a cell that both sides plan a row? Not where a side skips it and none has a number: nothing went wrong."""
+    known = [[one.cells[cell] for one in side if cell in one.cells] for side in (base, new)]
+    measured = any(one.logs for side in known for one in side)
+    return measured or not any(all(one.skipped for one in side) for side in known)
 
 
 def _decidable(pair: Match) -> bool:
@@ -136,13 +141,13 @@ def _refusal(pair: Match, refusals: Sequence[Difference]) -> str | None:
     return pair.doubt or (None if pair.estimate else "no block has both sides")
 
 
-def _row(pair: Match, by: _Judging) -> Row:
+def _row(pair: Match, label: str, by: _Judging) -> Row:
     estimate, source = pair.estimate, compared.memory_source(pair.base, pair.new)
     told = None if by.refusal else estimate
     word = _word(estimate, by)
     return Row(
         cell=pair.cell,
-        label=(pair.base or pair.new)[0].label,
+        label=label,
         verdict=word,
         ratio=estimate.interval() if estimate else None,
         base_rate=_rate(pair.base),
@@ -200,6 +205,7 @@ def _notes(pair: Match, by: _Judging) -> Iterator[str]:
         yield f"not significant among {by.family} cells"
     if pair.alone:
         yield f"{pair.alone} block{'s' * (pair.alone > 1)} left out: one side has no launch there"
+    yield from pair.left_out
     yield from dict.fromkeys(note for one in [*pair.base, *pair.new] for note in one.notes)
 
 

@@ -1,6 +1,7 @@
 """How far two sets of named tensors lie apart: the first that differs, by how much. Tensors of all ranks as one."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +11,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bench.checked import Check
+from bench.checkpoint_state import bare
 
 Tensors = dict[str, Tensor]
+
+FLOOR = 0.1  # what is a tenth of the tolerance of the largest of all tensors is some roundings of that, and no difference
 
 
 @dataclass(frozen=True)
 class Apart:
     """What lies between two sets of tensors. `first` is None where all are within the tolerance.
 
-    `largest` is that tensor's largest absolute difference; `relative` the same over the largest value of all
-    tensors, and where none is beyond the tolerance, the worst of all.
+    `largest` is that tensor's largest absolute difference; `relative` the same over the tensor's scale, and where
+    none is beyond the tolerance, the worst of all.
     """
 
     first: str | None
@@ -34,18 +38,22 @@ class Apart:
         return f"{self.first} {self.why or f'differs by {self.largest:.3g} ({self.relative:.1e} of the largest value)'}"
 
 
-def apart(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None], tolerance: float) -> Apart:
-    """The first tensor, in the order of `theirs`, that differs by more than `tolerance` times their largest value.
+def apart(
+    ours: Mapping[str, Tensor | None],
+    theirs: Mapping[str, Tensor | None],
+    tolerance: float,
+    floor: float = FLOOR,
+) -> Apart:
+    """The first tensor, in the order of `theirs`, that differs by more than `tolerance` times its scale.
 
-    A missing tensor counts as zeros: a gradient that nobody asked for. Raises ValueError where a value of
-    `theirs` is not finite: nothing can be told then.
+    A tensor's scale is its largest value in `theirs`, or `floor` times that of all tensors where this is more: what
+    should be zero is made of rounding. A missing tensor counts as zeros: a gradient that nobody asked for.
+    Raises ValueError where a value of `theirs` is not finite: nothing can be told then.
     """
-    scale = max(
-        (float(t.detach().abs().max()) for t in theirs.values() if t is not None and t.numel()), default=0.0
-    )
-    if scale != scale or scale == float("inf"):
+    sizes = {name: _size(one) for name, one in theirs.items()}
+    if not all(map(math.isfinite, sizes.values())):
         raise ValueError("values of the single process are not finite")
-    worst, size = 0.0, scale or 1.0
+    worst, least = 0.0, floor * max(sizes.values(), default=0.0)
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
         one, other = ours.get(name), theirs.get(name)
         if one is None and other is None:
@@ -53,11 +61,53 @@ def apart(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]
         if one is not None and other is not None and one.shape != other.shape:
             shapes = f"has shape {tuple(one.shape)} in place of {tuple(other.shape)}"
             return Apart(name, float("nan"), float("nan"), shapes)
-        largest = _largest(one, other)
-        if not largest <= tolerance * size:  # NaN is beyond every limit
+        largest, size = _largest(one, other), max(sizes.get(name, 0.0), least) or 1.0
+        if not math.isfinite(largest):
+            return Apart(name, largest, largest, "is not finite")
+        if largest > tolerance * size:
             return Apart(name, largest, largest / size)
-        worst = max(worst, largest)
-    return Apart(None, worst, worst / size)
+        worst = max(worst, largest / size)
+    return Apart(None, worst, worst)
+
+
+def apart_each(ours: Tensors, theirs: Tensors, tolerance: float) -> Apart:
+    """The first of `theirs` with an element that differs by more than `tolerance` times its own size.
+
+    For buffers, of which one may be a mask of -1e9 or -inf: a large value is no measure of what lies beside it.
+    An element's size is at least 1, or its tensor's largest where this is less. What is not finite has to be equal.
+    """
+    worst = 0.0
+    for name, other in theirs.items():
+        one = ours.get(name, torch.zeros_like(other))
+        if one.shape != other.shape:
+            return apart({name: one}, {name: other}, tolerance)
+        mine, known = _wide(one).cpu(), _wide(other).cpu()
+        if not torch.equal(_marks(mine), _marks(known)):
+            return Apart(name, math.nan, math.nan, "is not finite at the same places")
+        if (finite := known.isfinite()).any():
+            mine, known = mine[finite], known[finite]
+            distance = (mine - known).abs()
+            relative = float((distance / known.abs().clamp(min=min(1.0, _size(known)) or 1.0)).max())
+            if relative > tolerance:
+                return Apart(name, float(distance.max()), relative)
+            worst = max(worst, relative)
+    return Apart(None, worst, worst)
+
+
+def _marks(tensor: Tensor) -> Tensor:
+    """1, -1 and 2 for what is infinite, negative so, and no number; 0 for the rest."""
+    return tensor.isposinf().int() - tensor.isneginf().int() + 2 * tensor.isnan().int()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In float64, truth values and complex numbers too."""
+    found = tensor.detach()
+    return (torch.view_as_real(found.resolve_conj()) if found.is_complex() else found).double()
+
+
+def _size(tensor: Tensor | None) -> float:
+    """The largest absolute value; 0 of nothing."""
+    return float(_wide(tensor).abs().max()) if tensor is not None and tensor.numel() else 0.0
 
 
 def _largest(one: Tensor | None, other: Tensor | None) -> float:
@@ -67,39 +117,32 @@ def _largest(one: Tensor | None, other: Tensor | None) -> float:
         assert one is not None
     if not one.numel():
         return 0.0
-    wide = one.detach().double()
+    wide = _wide(one)
     if other is not None:
-        wide = wide - other.detach().to(one.device).double()
+        wide = wide - _wide(other).to(one.device)
     return float(wide.abs().max())
 
 
 def differing(name: str, found: Apart, tolerance: float, detail: str, step: int | None = None) -> Check:
     """The failed check that a difference makes."""
-    finite = {"largest": found.largest, "relative": found.relative}
-    known = {key: value for key, value in finite.items() if value == value and value != float("inf")}
-    return Check(
-        name=name, outcome="fail", detail=detail, tensor=found.first, step=step, tolerance=tolerance, **known
-    )
+    numbers = {"largest": found.largest, "relative": found.relative, "tolerance": tolerance}
+    known = {key: value for key, value in numbers.items() if math.isfinite(value)}
+    return Check(name=name, outcome="fail", detail=detail, tensor=found.first, step=step, **known)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor | None]:
     """Every parameter's gradient by the name that it has without wrapper, whole where it is sharded."""
-    return {plain(name): whole(p.grad) for name, p in model.named_parameters() if p.requires_grad}
+    return {name: whole(p.grad) for name, p in bare(model).named_parameters() if p.requires_grad}
 
 
 def parameters(model: nn.Module) -> Tensors:
     """Every parameter likewise. All ranks must call this together."""
-    return {plain(name): _copy(p) for name, p in model.named_parameters()}
+    return {name: _copy(p) for name, p in bare(model).named_parameters()}
 
 
 def buffers(model: nn.Module) -> Tensors:
     """Every buffer likewise."""
-    return {plain(name): _copy(b) for name, b in model.named_buffers()}
-
-
-def plain(name: str) -> str:
-    """A tensor's name without what wrappers put before it."""
-    return name.removeprefix("module.").replace("_orig_mod.", "")
+    return {name: _copy(b) for name, b in bare(model).named_buffers()}
 
 
 def whole(tensor: Tensor | None) -> Tensor | None:

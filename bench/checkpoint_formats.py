@@ -98,7 +98,10 @@ def on_disk(path: Path) -> list[Path]:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's contents."""
+    """Of a file's contents, or of the names and contents of a folder's files."""
+    if path.is_dir():
+        inside = "".join(f"{sha256(one)} {one.name}\n" for one in on_disk(path))
+        return hashlib.sha256(inside.encode(errors="surrogateescape")).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -106,17 +109,23 @@ def sha256(path: Path) -> str:
 def vouch(folder: Path, file: File) -> None:
     """Raise BenchError unless this run wrote the file: it lies in the run's own folder, and nobody has changed it.
 
-    Unpickling a whole model runs whatever code the file names.
+    Unpickling a whole model, or dcp's `.metadata`, runs whatever code the file names.
     """
     path = folder / file.name
-    inside = path.resolve().is_relative_to(folder.resolve()) and not path.is_symlink()
+    linked = any(one.is_symlink() for one in (path, *on_disk(path)))
+    inside = path.resolve().is_relative_to(folder.resolve()) and not linked
     if file.sha256 is None or not inside or sha256(path) != file.sha256:
         raise BenchError(f"{file.name}: not what this run wrote: it is not unpickled")
 
 
 def read(load: Load, path: Path, file: File, here: torch.device) -> Any:
-    """What torch.load gives, under the load's map_location."""
+    """What torch.load gives, under the load's map_location. What it may unpickle has been vouched for.
+
+    The environment's TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD changes the default, and nothing that is said.
+    """
     where: Any = location(load.map_location, file.saved_on, str(here))
+    if load.format == "state_dict":
+        return torch.load(path, map_location=where, weights_only=True)
     if load.default_weights_only:
         return torch.load(path, map_location=where)
     return torch.load(path, map_location=where, weights_only=False)

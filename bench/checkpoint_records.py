@@ -28,7 +28,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     bytes: int
     saved_on: str  # location tag of its tensors: where torch.load puts them unless told otherwise
-    sha256: str | None = None  # of a whole model, which is unpickled by this run only
+    sha256: str | None = None  # of a whole model or a folder, which are unpickled by this run only
     reference: tuple[
         str, ...
     ] = ()  # files with the digests of its tensors; for several, one of them has to fit
@@ -52,7 +52,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     way: str  # a map_location, or the mistake that is tried
     map_location: MapLocation
     default_weights_only: bool = (
-        True  # torch.load's own default; else weights_only=False, for files of this run
+        True  # torch.load's own (True for a state dict); else weights_only=False, for files of this run
     )
     repeats: int = 1
     cold: bool = False  # from the disk too

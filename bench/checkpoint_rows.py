@@ -13,7 +13,7 @@ from bench.case import Case
 from bench.checkpoint_records import SCHEMA, Attempt, CheckpointRow, File, Load, Outcome, Save, location
 from bench.errors import UsageError
 from bench.records import RankTrace
-from bench.store import CHECKPOINTS
+from bench.store import CHECKPOINTS, decoded
 
 WORST: tuple[Outcome, ...] = ("failed", "refused", "mismatch", "ok")
 _rows = msgspec.json.Decoder(CheckpointRow)
@@ -164,7 +164,7 @@ def read(root: Path) -> tuple[tuple[CheckpointRow, ...], int]:
     for number, line in enumerate(lines, start=1):
         _refuse_newer(line, f"{path}:{number}")
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found.append(_rows.decode(line))
+            found.append(decoded(_rows, line))
     return tuple(found), len(lines) - len(found)
 
 
@@ -174,7 +174,7 @@ class _Version(msgspec.Struct):
 
 def _refuse_newer(line: bytes, where: str) -> None:
     try:
-        found = msgspec.json.decode(line, type=_Version).schema
+        found = decoded(msgspec.json.Decoder(_Version), line).schema
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
     if found > SCHEMA:

@@ -113,7 +113,7 @@ class Saver:
             name=path.name,
             bytes=sum(one.stat().st_size for one in formats.on_disk(path)),
             saved_on=saved_on or str(self._desk.place.device),
-            sha256=formats.sha256(path) if task.format == "model" else None,
+            sha256=formats.sha256(path) if task.format != "state_dict" else None,
             reference=tuple(self._reference(rank) for rank in ranks),
         )
 

@@ -14,6 +14,7 @@ from bench.checkpoint_plan import Saved, loads_of, saves_of
 from bench.checkpoint_records import Checkpointing, Save
 from bench.checkpoint_rows import append, attempts, load_row, save_row, saved_files
 from bench.errors import UsageError
+from bench.joint import ordinals
 from bench.launch import Engine, EngineLost, Progress, Result
 from bench.machine import Host, device_kind
 from bench.nodes import Team
@@ -101,7 +102,7 @@ class Bench:
                 logs=str(self._store.log_dir(name).resolve()),
                 conductor_pid=os.getpid(),
                 device_kind=device_kind(self._host),
-                devices=self._devices(case),
+                devices=ordinals(self._plan.devices, case, self._host, self._plan.box),
                 store=self._team.store if self._team is not None and several else None,
                 interface=self._team.interface if self._team is not None and several else None,
                 checkpointing=job,
@@ -110,12 +111,6 @@ class Bench:
             if self._team is not None and several:
                 return self._team.run(engine, launch, processes, _quiet)[0]
             return launching.run(engine, launch, processes, _quiet)
-
-    def _devices(self, case: Case) -> tuple[int, ...] | None:
-        """Visible ordinals to use; None: all. The nodes of one box get theirs from what is named here."""
-        if self._plan.devices is None and case.nodes > 1 and self._host.devices:
-            return tuple(device.index for device in self._host.devices)
-        return self._plan.devices
 
     def _ranks(self, case: Case) -> int:
         return int(plugins.load("strategies", case.strategy).processes(case)) * case.nodes

@@ -1,9 +1,10 @@
 """The command line: one file a verb in verbs/, errors in one line, exit codes that scripts can rely on.
 
 0 fine; 1 some cells failed, or are slower; 2 bad input or usage; 3 not comparable; 4 no cell gave a result; 5 undecided;
-130 interrupted.
+70 a fault of scalemark itself; 74 an error of the system; 130 interrupted.
 """
 
+import errno
 import importlib
 import os
 import re
@@ -17,6 +18,17 @@ from bench.errors import BenchError, UsageError
 FIRST = ("plan", "run", "report", "compare", "scaling", "doctor", "list")  # the order people meet them in
 
 FAULT = "a fault of scalemark itself"
+SYSTEM = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+)  # no fault of the input
+SYSTEM_CODE = 74  # EX_IOERR
+FAULT_CODE = 70  # EX_SOFTWARE of sysexits.h; never 1, which compare and ab mean as "slower"
 
 app = typer.Typer(
     name="scalemark",
@@ -60,11 +72,12 @@ def run() -> None:
     except KeyboardInterrupt:
         _fail("interrupted", 130, None)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 1, error)
+        where = f"{plugins.clip(str(error.filename), 200)}: " if error.filename else ""
+        code = SYSTEM_CODE if error.errno in SYSTEM else UsageError.exit_code
+        _fail(f"{where}{error.strerror or error}", code, error)
     except Exception as error:  # noqa: BLE001 - what nobody has thought of is told in one line, too
         text = plugins.clip(" ".join(str(error).split()), 200)
-        _fail(f"{FAULT}: {type(error).__name__}: {text}; SCALEMARK_DEBUG=1 shows where", 1, error)
+        _fail(f"{FAULT}: {type(error).__name__}: {text}; SCALEMARK_DEBUG=1 shows where", FAULT_CODE, error)
 
 
 def _refuse_local_rank(words: list[str]) -> None:

@@ -43,6 +43,7 @@ class Measured:
     label: str
     logs: Mapping[int, float]
     doubt: str | None = None  # why it enters no comparison
+    skipped: bool = False  # its plan said that it cannot run here
     facts: Facts = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     memory_bytes: int | None = None  # of the fullest rank
@@ -66,8 +67,11 @@ class Allocation:
     off: str | None = None  # why no verdict on it holds: its A/A pair differs
 
 
-def read(store: Store) -> Allocation:
-    """A study as an allocation. Raises UsageError as Store does, and for a header that was edited."""
+def read(store: Store, delta: float) -> Allocation:
+    """A study as an allocation; its A/A pairs are judged by the margin `delta`, as its cells will be.
+
+    Raises UsageError as Store does, and for a header that was edited.
+    """
     evidence = gather([store])
     header = evidence.headers[0]
     ranks = {str(cell): _columns(rows) for cell, rows in evidence.ranks.groupby("cell", sort=False)}
@@ -86,7 +90,7 @@ def read(store: Store) -> Allocation:
             if cell.twin_of is None
         },
         noted={"code": header.git or "unknown"},
-        off=differs(evidence, twins(evidence)),
+        off=differs(evidence, twins(evidence, delta)),
     )
 
 
@@ -102,6 +106,7 @@ def _measured(cell: Cell, ranks: Mapping[str, list[Any]]) -> Measured:
         label=describe(cell.case),
         logs={block: y for (_, block), y in cell.logs.items()},
         doubt=cell.doubt if cell.launches else cell.skipped or "not run",
+        skipped=cell.skipped is not None and not cell.launches,
         facts=dict(_cell_facts(cell, ranks)),
         notes=(*notes, *["launches fall in two groups"] * cell.two_modes),
         memory_bytes=memory,

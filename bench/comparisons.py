@@ -11,7 +11,7 @@ from bench.answers import Comparison, Verdict
 from bench.case import DDP_OPTIONS, Case, canonical
 from bench.curves import threads_differ
 from bench.describe import describe, level
-from bench.evidence import Cell, Evidence, relative
+from bench.evidence import Cell, Evidence, other_times, relative, studies
 from bench.link import parse as parse_link
 from bench.measures import format_change
 
@@ -205,7 +205,7 @@ def _word(pair: Pair, family: Family) -> Verdict:
 
 def _apart(pair: Pair) -> bool:
     """Do the two sides come from different studies? Then what differs between these is in the ratio."""
-    return not {study for study, _ in pair.a.logs} & {study for study, _ in pair.b.logs}
+    return not studies(pair.a) & studies(pair.b)
 
 
 def _notes(evidence: Evidence, pair: Pair, family: Family) -> Iterator[str]:
@@ -214,6 +214,8 @@ def _notes(evidence: Evidence, pair: Pair, family: Family) -> Iterator[str]:
         yield pair.refusal
     elif family.off:
         yield family.off
+    elif unpaired := other_times(pair.a, pair.b, estimate):
+        yield unpaired
     elif estimate.n < stats.DECIDABLE:
         yield f"{ {1: 'one launch', 2: 'two launches'}[estimate.n] }: no verdict"
     elif _apart(pair):

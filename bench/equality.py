@@ -1,14 +1,14 @@
 """Rank 0's judgement: what the ranks did in each step against what one process does with the same samples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench import plugins
-from bench.apart import Apart, Tensors, apart, differing
+from bench.apart import FLOOR, Apart, Tensors, apart, apart_each, differing
 from bench.case import Case
 from bench.checked import Check
 from bench.float64 import Untellable, line
@@ -80,15 +80,16 @@ class Equality:
         if self._why is not None:
             return [Check(name=name, outcome="cannot tell", detail=self._why) for name in TRAINED]
         norms = {n for n, m in self._single.model.named_modules() if isinstance(m, _BatchNorm)}
-        own = dict(self._single.model.named_buffers())
-        running = {n: b for n, b in own.items() if n.rpartition(".")[0] in norms}
-        rest = {n: b for n, b in own.items() if n not in running}
+        held = dict(self._single.model.named_buffers())
+        running = {n: b for n, b in held.items() if n.rpartition(".")[0] in norms}
+        rest = {n: b for n, b in held.items() if n not in running}
+        own: Tensors = dict(self._single.model.named_parameters())
         return [
             self._gradients_told(),
             self._whole_told(),
             self._told("loss", "equal to that of one process"),
-            self._statistics(running, buffers, synced),
-            self._parameters(dict(self._single.model.named_parameters()) | rest, parameters | buffers, ranks),
+            _guarded("batch norm", lambda: self._statistics(running, buffers, synced)),
+            _guarded("parameters", lambda: self._parameters(own, parameters, rest, buffers, ranks)),
         ]
 
     # -- a step -----------------------------------------------------------------------------------
@@ -99,15 +100,22 @@ class Equality:
         return max(self._single.tolerance, LOSSY.get(hook or "", 0.0))
 
     @property
+    def _floor(self) -> float:
+        return 1.0 if self._lossy else FLOOR  # a hook rounds sums of ranks, of which the mean may be far less
+
+    @property
     def _lossy(self) -> bool:
         return self._case.comm_hook is not None and self._place.world_size > 1
 
     def _gradients(self, batches: Shards, ours: dict[str, Tensor | None], expected: Step) -> None:
         if self._case.comm_hook == "powersgd" and self._lossy and self._steps > POWERSGD_START:
-            self._compressed = apart(ours, expected.gradients, math.inf).relative
+            found = apart(ours, expected.gradients, math.inf)
+            self._compressed = found.relative
+            if found.first is not None:
+                self._note("gradients", found, math.inf)
             return
         limit = self._tolerance
-        differs = self._note("gradients", apart(ours, expected.gradients, limit), limit)
+        differs = self._note("gradients", apart(ours, expected.gradients, limit, self._floor), limit)
         if differs and self._case.sync_bn and self._single.couples(batches):
             raise Untellable(
                 "SyncBN with a loss that is no mean over samples: one process has no equal to it"
@@ -115,7 +123,7 @@ class Equality:
         if expected.whole is None:
             self._no_whole = expected.no_whole
         elif self._beyond is None:
-            found = apart(ours, expected.whole, limit)
+            found = apart(ours, expected.whole, limit, self._floor)
             self._worst["global batch"] = max(self._worst.get("global batch", 0.0), found.relative)
             if found.first is not None:
                 self._beyond = self._difference(found, batches)
@@ -149,7 +157,7 @@ class Equality:
         )
 
     def _loss(self, ours: float, theirs: float) -> None:
-        if self._compressed is not None and self._steps > POWERSGD_START + 1:
+        if self._compressed is not None and self._steps > POWERSGD_START + 1 and math.isfinite(ours):
             return
         distance = abs(ours - theirs)
         size = abs(theirs) or 1.0
@@ -195,7 +203,7 @@ class Equality:
 
     def _gradients_told(self) -> Check:
         narrow = f"; the model computes {self._single.narrow}" if self._single.narrow else ""
-        if not self._lossy:
+        if "gradients" in self._failed or not self._lossy:
             shares = " that takes the ranks' shares in turn" if self._single.by_shard else ""
             return self._told(
                 "gradients", f"of {self._steps} steps equal to those of one process{shares}{narrow}"
@@ -236,12 +244,18 @@ class Equality:
             what = f"running statistics and outputs of {synced}{stand_in} equal to the global batch's"
         return self._told("batch norm", what, limit=limit)
 
-    def _parameters(self, theirs: dict[str, Tensor], ours: Tensors, ranks: Check | None) -> Check:
+    def _parameters(
+        self, theirs: Tensors, ours: Tensors, rest: Tensors, buffers: Tensors, ranks: Check | None
+    ) -> Check:
+        """`theirs` and `ours` are parameters, by one scale: an optimizer's step is as long in all. `rest`: buffers."""
         if ranks is not None:
             return ranks
         limit = math.inf if self._lossy else max(self._tolerance, MOVED)
-        known = {name: one for name, one in ours.items() if name in theirs}
-        found = apart(self._single.telling(known), self._single.telling(theirs), limit)
+        found = apart(self._single.telling(ours), self._single.telling(theirs), limit, floor=1.0)
+        if found.first is None:
+            found = max(
+                found, apart_each(buffers, rest, limit), key=lambda one: (one.first is not None, one.relative)
+            )
         if found.first is not None:
             return differing(
                 "parameters", found, limit, f"{found.told()} after {self._steps} steps", self._steps
@@ -253,6 +267,14 @@ class Equality:
         return self._told(
             "parameters", f"after {self._steps} steps equal on all ranks and to those of one process"
         )
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """A check, or why it could not be made: the others are told all the same."""
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - the user's tensors
+        return Check(name=name, outcome="cannot tell", detail=f"cannot be compared: {line(error)}")
 
 
 def _reason(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """What the analysis works on: every cell with its launches, and what its ranks said."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,9 +62,17 @@ class Cell:
 
     @cached_property
     def failures(self) -> tuple[Any, ...]:
-        """Launches that gave no result and were not run again with one (--resume)."""
-        good = {(row.study, row.block) for row in self.launches if row.status == "ok"}
-        return tuple(r for r in self.launches if r.status != "ok" and (r.study, r.block) not in good)
+        """Launches that gave no result and were not run again with one (--resume: in a later run, or in their block)."""
+        good = [row for row in self.launches if row.status == "ok"]
+        blocks = {(row.study, row.block) for row in good}
+        last = {row.study: row.run for row in sorted(good, key=lambda row: row.run)}
+        return tuple(
+            row
+            for row in self.launches
+            if row.status != "ok"
+            and (row.study, row.block) not in blocks
+            and last.get(row.study, row.run) <= row.run
+        )
 
     @property
     def comparable(self) -> bool:
@@ -287,7 +296,8 @@ def _shown_ranks(ranks: "DataFrame", cells: Iterable[Cell]) -> "DataFrame":
 def relative(base: Cell, cell: Cell) -> stats.Estimate:
     """ln of the throughput of `cell` over that of `base`.
 
-    Paired by block where two blocks or more hold both; else from launches that are not paired (Welch).
+    Paired by block where two blocks or more hold both; else from launches that are not paired (Welch). Within one
+    study such launches ran at different times, and what the machine did in between is in the ratio: no interval then.
     """
     if base.id == cell.id:
         return stats.Estimate(
@@ -296,7 +306,23 @@ def relative(base: Cell, cell: Cell) -> stats.Estimate:
     common = base.logs.keys() & cell.logs.keys()
     if len(common) > 1:
         return stats.mean([cell.logs[block] - base.logs[block] for block in sorted(common)])
-    return stats.welch([row.y for row in base.shown], [row.y for row in cell.shown])
+    unpaired = stats.welch([row.y for row in base.shown], [row.y for row in cell.shown])
+    if studies(base) & studies(cell):
+        return dataclasses.replace(unpaired, error=None, freedom=0, n=len(common))
+    return unpaired
+
+
+def studies(cell: Cell) -> set[str]:
+    """Those that its shown launches are of."""
+    return {study for study, _ in cell.logs}
+
+
+def other_times(base: Cell, cell: Cell, estimate: stats.Estimate) -> str | None:
+    """Words for two sides of one study that have fewer blocks in common than launches, and too few for a verdict."""
+    if estimate.n >= min(len(base.shown), len(cell.shown), stats.DECIDABLE):
+        return None
+    number = {0: "no common blocks", 1: "one common block"}.get(estimate.n, f"{estimate.n} common blocks")
+    return f"{number}: run at different times"
 
 
 def scaled(interval: Interval, factor: float) -> Interval:

@@ -79,7 +79,7 @@ class Follower:
         finally:
             self._leader.stop()
             self._engine.kill()
-            self._measured()
+            self._close_responder()
             self._folder.cleanup()
         self._conclude(self._over)
 
@@ -128,7 +128,7 @@ class Follower:
         self._leader.send(m.Ready(member=self._me, versions=mine(cases), port=port, token=token))
         self._say(f"node {self._me.node} follows {self._leader.address}")
 
-    def _measured(self) -> None:
+    def _close_responder(self) -> None:
         """Nobody measures the way to this node any more."""
         if self._responder is not None:
             self._responder.close()
@@ -140,7 +140,7 @@ class Follower:
         if isinstance(message, m.Measure):
             self._leader.send(measured(message))
             return
-        self._measured()  # all nodes have come
+        self._close_responder()  # all nodes have come
         if isinstance(message, m.End | m.GivenUp):
             self._over = message
         elif isinstance(message, m.Ping):

@@ -96,7 +96,8 @@ def steps(store: Store, launch: str) -> "DataFrame":
 
 
 _LAUNCH_COLUMNS = (
-    *("study", "launch", "cell", "suite", "block", "order", "status", "reason", "detail", "first_rank"),
+    *("study", "launch", "cell", "suite", "block", "run", "order"),
+    *("status", "reason", "detail", "first_rank"),
     *CASE_FIELDS,
     *("devices", "global_batch", "case"),
     *("samples_per_s", "y", "step_s", "p50_s", "p95_s", "p99_s", "window_steps", "outliers"),
@@ -138,6 +139,7 @@ _RANK_COLUMNS = (
 # missing text stays None (a guessed string column would turn it into NaN, which is true).
 _LAUNCH_INTS = (
     "block",
+    "run",
     "order",
     "ranks",
     "nodes",

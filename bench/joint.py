@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bench import messages as m
+from bench.case import Case
 from bench.failures import Verdict
 from bench.launch import BACKSTOP_S, Progress
+from bench.machine import Host
 from bench.parts import part_ok
 from bench.records import Launch, Part
 from bench.seat import SILENT_S, Seat, shifted
@@ -18,6 +20,13 @@ STOPPED_S = 5.0  # for a node that was told to stop
 SHOW_S = 0.5
 WAIT_S = 0.1
 NO_ANSWER = "no answer to the launch"
+
+
+def ordinals(chosen: tuple[int, ...] | None, case: Case, host: Host, box: bool) -> tuple[int, ...] | None:
+    """Visible ordinals to use; None: all. The nodes of one box get theirs from what is named here."""
+    if chosen is None and box and case.nodes > 1 and host.devices:
+        return tuple(device.index for device in host.devices)
+    return chosen
 
 
 def dealt(launch: Launch, place: int, box: bool) -> Launch:

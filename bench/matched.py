@@ -1,7 +1,7 @@
 """One cell on both sides: what of it may be compared, and the difference of its logarithms."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench import stats
@@ -19,6 +19,7 @@ class Match:
     estimate: stats.Estimate | None
     paired: bool
     alone: int  # blocks that one side lacks
+    left_out: tuple[str, ...] = ()  # allocations that do not count beside those that do, each with why
 
 
 def match(base: Sequence[Allocation], new: Sequence[Allocation], cell: str, paired: bool) -> Match:
@@ -32,7 +33,8 @@ def match(base: Sequence[Allocation], new: Sequence[Allocation], cell: str, pair
         alone = len(ours[0].logs.keys() | theirs[0].logs.keys()) - len(common)
         ours, theirs = [_only(ours[0], common)], [_only(theirs[0], common)]
     estimate = _estimate(ours, theirs, paired)
-    return Match(cell, ours, theirs, "; ".join(doubts) or None, estimate, paired, alone)
+    left_out = (*_left_out("base", base, cell), *_left_out("new", new, cell))
+    return Match(cell, ours, theirs, "; ".join(doubts) or None, estimate, paired, alone, left_out)
 
 
 def _only(cell: Measured, blocks: Collection[int]) -> Measured:
@@ -45,6 +47,14 @@ def _usable(side: Sequence[Allocation], cell: str) -> tuple[list[Measured], str 
     given = [one.cells[cell] for one in side if cell in one.cells]
     good = [one for one in given if one.logs and one.doubt is None]
     return (good, None) if good else ([one for one in given if one.logs], given[0].doubt)
+
+
+def _left_out(name: str, side: Sequence[Allocation], cell: str) -> Iterator[str]:
+    """Allocations of a side that have good ones beside them and are none: a failure is said, and not passed over."""
+    given = [(one.name, one.cells[cell]) for one in side if cell in one.cells]
+    doubts = [(which, one.doubt or "no number") for which, one in given if one.doubt or not one.logs]
+    if len(doubts) < len(given):
+        yield from (f"{name}: {which} left out: {doubt}" for which, doubt in doubts)
 
 
 def _estimate(base: Sequence[Measured], new: Sequence[Measured], paired: bool) -> stats.Estimate | None:

@@ -116,9 +116,9 @@ class Team:
         """Wait until every node has come and is fit for these cases. Raises UsageError, naming who is not."""
         self._door.cases = tuple(cases)
         deadline = time.monotonic() + self._limit_s
-        while missing := self._missing():
+        while (missing := self._missing()) or not self.seats.lively():
             self._watch()
-            if time.monotonic() > deadline:
+            if missing and time.monotonic() > deadline:
                 raise UsageError(self._door.missing(missing, self._limit_s))
             self.seats.attend()
             self._door.admit(refuse=self._door.refuse_all)

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.apart import Tensors, plain
+from bench.apart import Tensors
+from bench.checkpoint_state import bare
 from bench.float64 import Untellable
 
 
@@ -16,7 +17,7 @@ class Outputs:
     """Sums of the outputs of a model's first BatchNorm layer, a channel each, in the last forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
-        found = [(plain(n), m) for n, m in model.named_modules() if isinstance(m, _BatchNorm)]
+        found = [(n, m) for n, m in bare(model).named_modules() if isinstance(m, _BatchNorm)]
         self.last: Tensor | None = None  # (3, channels): sum, sum of squares, count
         if found:
             self.layer, layer = found[0]

@@ -318,6 +318,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     contaminated: tuple[str, ...] = ()  # what else went on in the window: see contamination.py
     disqualified: bool = False  # by a cause declared for that: run again in its block, within a cap
     retry_of: str | None = None  # the disqualified launch in whose place this one was run
+    run: int = 0  # of the study that it is part of: one more with each --resume
     ranks: tuple[RankSummary, ...] = ()
     telemetry: dict[str, dict[str, float | None]] = {}  # measure -> mean and max, or total
     telemetry_reasons: dict[str, str] = {}  # measure -> why it is null

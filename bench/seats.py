@@ -4,12 +4,13 @@ import time
 
 from bench import messages as m
 from bench.errors import BenchError
-from bench.seat import SILENT_S, Say, Seat
+from bench.seat import BEAT_S, SILENT_S, Say, Seat
 from bench.wire import LIMIT_S, Wire
 
 LOOK_S = 0.5
 ENGINE_S = 30.0  # for another node's engine to stand
 PINGS = 5
+LIVELY_S = 3 * BEAT_S  # without a beat, and a node may just have been killed
 
 
 class Seats:
@@ -75,6 +76,10 @@ class Seats:
             pass
         if self.there(seat):
             self._silent(seat)
+
+    def lively(self) -> bool:
+        """Whether all have given a sign of life just now."""
+        return all(seat.silent_s() < LIVELY_S for seat in self.by_node.values())
 
     def _silent(self, seat: Seat) -> None:
         if seat.silent_s() > SILENT_S:

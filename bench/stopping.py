@@ -56,28 +56,33 @@ class Stopping:
         self._began = time.monotonic()
         self.records: dict[str, list[LaunchRecord]] = {}
         self._walls: dict[str, float] = {}
+        self.run = 0  # runs before this one, each continued by --resume
+        self.first_block = 0  # of this run: launches of another time share no block with its own
         self._earlier: set[str] = set()  # launches of earlier runs: what failed then is tried again
         self._again: list[LaunchRecord] = []  # those that were run in the place of disqualified ones
 
     def resume(self, records: Sequence[LaunchRecord]) -> None:
-        """Count the launches of earlier runs."""
+        """Count the launches of earlier runs. This one begins with a block of its own."""
         for record in records:
             self.take(record)
             self._earlier.add(record.launch)
+            self.first_block = max(self.first_block, record.block + 1)
+            self.run = max(self.run, record.run + 1)
 
     def open_cells(self, block: int, fits: Callable[[Case], bool]) -> list[Cell]:
-        """Cells that this block still has to run, where there is place for it, in its random order."""
+        """Cells that need more launches, where there is place for them, in the random order of a block.
+
+        No cell has more tries than `max_launches`, failures of this run among them.
+        """
         cells = [
             cell
             for cell in self._plan.runnable
-            if not self.closed(cell.id) and block not in self.blocks(cell.id) and fits(cell.case)
+            if not self.closed(cell.id)
+            and len(self._counted(cell.id)) < self._rules.max_launches
+            and fits(cell.case)
         ]
         random.Random(f"{self._rules.seed}/{block}").shuffle(cells)
         return cells
-
-    def blocks(self, cell: str) -> set[int]:
-        """Blocks in which a cell has a result, good or bad."""
-        return {r.block for r in self._counted(cell)}
 
     def _counted(self, cell: str) -> list[LaunchRecord]:
         """Records that are not run again: all but the interrupted, those that failed in an earlier run, and the replaced."""
@@ -102,11 +107,7 @@ class Stopping:
 
     def _logs(self, cell: str) -> list[float]:
         """ln(samples/s) of what the cell's interval is made of: unsteady and other than asked only where there is no better."""
-        known = [(r.window, r.mismatches) for r in self._counted(cell) if r.window and r.window.samples_per_s]
-        asked = [window for window, other in known if not other]
-        steady = [window for window in asked if window.cut.state != "unsteady"]
-        kept = steady or asked or [window for window, _ in known]
-        return [math.log(window.samples_per_s) for window in kept if window.samples_per_s]
+        return [y for _, y in shown(self._counted(cell))]
 
     def repeats(self, record: LaunchRecord) -> bool:
         """Whether a launch is run again at the end of its block, for what its telemetry showed and nothing else.
@@ -127,8 +128,8 @@ class Stopping:
         return math.inf if budget is None else budget - (time.monotonic() - self._began)
 
     def time_for(self, cells: Sequence[Cell], block: int) -> bool:
-        """Whether a whole block fits the time that is left; the first block always runs."""
-        return block == 0 or not self._walls or self.expected_s(cells) <= self._time_left_s()
+        """Whether a whole block fits the time that is left; a run's first block always runs."""
+        return block == self.first_block or not self._walls or self.expected_s(cells) <= self._time_left_s()
 
     def widest(self, cells: Sequence[Cell]) -> list[Cell]:
         """Those of a block's cells that the rest of the time is best spent on, in the block's order.
@@ -194,12 +195,14 @@ class Stopping:
         if record.wall_s and record.status == "ok":
             self._walls[record.cell] = record.wall_s
 
-    def left_s(self, block: int, rest: Sequence[Cell]) -> float:
+    def left_s(self, rest: Sequence[Cell]) -> float:
         """Expected time to the end: this block's rest, then blocks up to the fewest launches, within the budget."""
         left = self.expected_s(rest)
         still = [cell for cell in self._plan.runnable if not self.closed(cell.id)]
-        for later in range(block + 1, self._rules.min_launches):
-            left += self.expected_s([cell for cell in still if later not in self.blocks(cell.id)])
+        coming = {cell.id for cell in rest}
+        needed = {c.id: self._rules.min_launches - len(self._counted(c.id)) - (c.id in coming) for c in still}
+        for later in range(max(needed.values(), default=0)):
+            left += self.expected_s([cell for cell in still if needed[cell.id] > later])
         return min(left, max(0.0, self._time_left_s()))
 
     def summed_up(self) -> str:
@@ -213,6 +216,15 @@ class Stopping:
         }
         why = Counter(self.why_closed(cell.id) for cell in self._plan.runnable)
         return "cells: " + ", ".join(f"{why[key]} {text}" for key, text in words.items() if why[key])
+
+
+def shown(records: Sequence[LaunchRecord]) -> list[tuple[int, float]]:
+    """Block and ln(samples/s) of the launches that a cell's numbers are made of, as evidence.Cell.shown has them."""
+    known = [(r, r.window) for r in records if r.window and r.window.samples_per_s]
+    asked = [(r, window) for r, window in known if not r.mismatches]
+    steady = [(r, window) for r, window in asked if window.cut.state != "unsteady"]
+    kept = steady or asked or known
+    return [(r.block, math.log(window.samples_per_s)) for r, window in kept if window.samples_per_s]
 
 
 def compared(one: Cell, other: Cell) -> bool:

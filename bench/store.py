@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -39,6 +39,15 @@ _LARGE = re.compile(rb"\d{19}|[eE]\+?\d\d")  # 1e30 is a whole number, too, wher
 _BEGUN = (".lock", ".writable", f"{HEADER}.tmp")  # what a run leaves that was killed before it had its header
 
 _records = msgspec.json.Decoder(LaunchRecord)
+T = TypeVar("T")
+
+
+def decoded(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
+    """What the decoder makes of the data. Raises msgspec.DecodeError, for what is nested beyond Python's stack too."""
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        raise msgspec.DecodeError("JSON is malformed: nested too deeply") from None
 
 
 class _Version(msgspec.Struct):
@@ -161,7 +170,7 @@ class Store:
         try:
             data = path.read_bytes()
             _refuse_newer(data, str(path), VERIFY_SCHEMA)
-            return msgspec.json.decode(data, type=Verification)
+            return decoded(msgspec.json.Decoder(Verification), data)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -175,7 +184,10 @@ class Store:
         What a full disk took of it is taken back: the file ends as it did before.
         """
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        handle = os.open(self.launches_path, flags, 0o666)
+        try:
+            handle = os.open(self.launches_path, flags, 0o666)
+        except FileNotFoundError:  # no matter of the input: it was there when the study began
+            raise OSError(errno.EIO, "was removed while the study ran", str(self.root)) from None
         try:
             size = os.fstat(handle).st_size
             partial = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
@@ -321,7 +333,7 @@ def _not_a_study(root: Path) -> str:
 def _decode_header(data: bytes, path: Path) -> StudyHeader:
     try:
         _refuse_newer(data, str(path))
-        header = msgspec.json.decode(data, type=StudyHeader)
+        header = decoded(msgspec.json.Decoder(StudyHeader), data)
         for host in (header.host, *(member.host for member in header.nodes)):
             msgspec.convert({"host": host}, _Facts)
     except (msgspec.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
@@ -337,7 +349,7 @@ def _decode_header(data: bytes, path: Path) -> StudyHeader:
 
 def _decode_record(line: bytes, number: int, path: Path) -> LaunchRecord | Broken:
     try:
-        record = _records.decode(line)
+        record = decoded(_records, line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             _refuse_newer(line, f"{path}:{number}")
@@ -358,7 +370,7 @@ def _beyond_64_bits(value: Any) -> bool:
 
 
 def _refuse_newer(data: bytes, where: str, known: int = SCHEMA) -> None:
-    found = msgspec.json.decode(data, type=_Version).schema
+    found = decoded(msgspec.json.Decoder(_Version), data).schema
     if found > known:
         raise UsageError(
             f"{where}: schema {found}, and this scalemark reads up to {known}; install a newer scalemark to read it"

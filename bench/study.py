@@ -4,6 +4,7 @@ Each block runs every cell that is still open once, in a random order, with an e
 of its own. A cell closes when its interval is as narrow as wanted, at the cap, or when it keeps failing.
 """
 
+import itertools
 import os
 import signal
 import time
@@ -18,6 +19,7 @@ import msgspec
 from bench import launch as launching
 from bench import link, plugins, summary
 from bench.case import Case
+from bench.joint import ordinals
 from bench.launch import Engine, EngineLost, Progress, Result
 from bench.machine import Host, device_kind, unwatched, watched_uuids
 from bench.netns import Box
@@ -81,7 +83,9 @@ class Study:
         launching.sweep_scratch()
         with signals():
             self._stopping.resume(self._store.records()[0])
-            for block in range(self._rules.max_launches):
+            for block in itertools.count(self._stopping.first_block):
+                if not self._stopping.open_cells(block, lambda case: True):
+                    break
                 if self._team is not None:
                     self._team.admit()
                 cells = self._stopping.open_cells(block, self._fits)
@@ -91,8 +95,8 @@ class Study:
                     if not fitting:
                         break
                     cells = fitting
-                if cells:
-                    self._block(block, cells)
+                if not cells or not self._block(block, cells):
+                    break  # what is open waits for lost nodes
             if self._rules.max_launches > 1:
                 self._show.say(self._stopping.summed_up())
 
@@ -128,7 +132,9 @@ class Study:
         """Whether there are nodes enough: cells that need a lost one wait for it, or for --resume."""
         return case.nodes == 1 or (self._team is not None and case.nodes <= len(self._team.alive))
 
-    def _block(self, block: int, cells: Sequence[Cell]) -> None:
+    def _block(self, block: int, cells: Sequence[Cell]) -> bool:
+        """Run a block; False where no cell had nodes enough any more."""
+        ran = False
         self._show.block(block, len(cells))
         self._store.root.joinpath("logs").mkdir(exist_ok=True)
         with Engine(self._store.root / "logs" / f"engine-b{block:02d}.log") as engine:
@@ -143,17 +149,19 @@ class Study:
             ):  # disqualified launches come again, after all others
                 if not self._fits(cell.case) or (first is not None and not self._stopping.repeats(first)):
                     continue
+                ran = True
                 self._show.launching(cell, block)
                 record = self._launch(engine, cell, block, order, first)
                 self._stopping.take(record)
                 if self._stopping.repeats(record):
                     asked.append((cell, record))
-                left = self._stopping.left_s(block, [cell for cell, _ in asked[order + 1 :]])
+                left = self._stopping.left_s([cell for cell, _ in asked[order + 1 :]])
                 self._show.landed(record, left)
                 if record.status == "interrupted":
                     raise Interrupted
                 if self._rules.fail_fast and record.status != "ok":
                     raise FailedFast
+        return ran
 
     def _launch(
         self, engine: Engine, cell: Cell, block: int, order: int, first: LaunchRecord | None = None
@@ -193,6 +201,7 @@ class Study:
             started_at=started_at,
             wall_s=time.monotonic() - began,
             retry_of=first.launch if first else None,
+            run=self._stopping.run,
             **(
                 {"status": "interrupted", "reason": "interrupted", "detail": "stopped by a signal"}
                 if interrupted
@@ -220,19 +229,13 @@ class Study:
             logs=str(self._store.log_dir(name).resolve()),
             conductor_pid=os.getpid(),
             device_kind=device_kind(self._host),
-            devices=self._devices(cell.case),
+            devices=ordinals(self._plan.devices, cell.case, self._host, self._recorder.shared),
             oversubscribed=self._recorder.oversubscribed(cell.case),
             traces=self._trace_folder(cell, name),
             store=self._team.store if self._team is not None and cell.case.nodes > 1 else None,
             interface=self._team.interface if self._team is not None and cell.case.nodes > 1 else None,
             probe_network=self._probe_network(cell),
         )
-
-    def _devices(self, case: Case) -> tuple[int, ...] | None:
-        """Visible ordinals to use; None: all. The nodes of one box get theirs from what is named here."""
-        if self._plan.devices is None and self._recorder.shared and case.nodes > 1 and self._host.devices:
-            return tuple(device.index for device in self._host.devices)
-        return self._plan.devices
 
     def _probe_network(self, cell: Cell) -> bool:
         """All-reduces after the window, in a cell's first launch that is not a failure: they tell what the way can carry."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from bench import stats
 from bench.answers import Twin
 from bench.describe import describe
-from bench.evidence import Cell, Evidence, relative
+from bench.evidence import Cell, Evidence, other_times, relative
 from bench.measures import format_change
 
 
@@ -35,7 +35,7 @@ def _twin(first: Cell, again: Cell, estimate: stats.Estimate, adjusted: float | 
         verdict="not comparable" if doubt else word,
         smallest_visible=stats.smallest_visible(estimate),
         p_adjusted=adjusted,
-        note=doubt or few or wide,
+        note=doubt or other_times(first, again, estimate) or few or wide,
     )
 
 

@@ -15,6 +15,7 @@ from bench import launch as launching
 from bench import plugins, verify_cache
 from bench.case import Case
 from bench.checked import Verification, Way
+from bench.joint import ordinals
 from bench.launch import Engine, EngineLost, Progress, Result
 from bench.machine import Host, device_kind, slots
 from bench.nodes import Team
@@ -104,7 +105,7 @@ class Verifier:
                 logs=str(folder.resolve()),
                 conductor_pid=os.getpid(),
                 device_kind=device_kind(self._host),
-                devices=self._devices,
+                devices=ordinals(self._devices, case, self._host, self._team is not None and self._team.box),
                 oversubscribed=bool(self._host.devices) and case.ranks > slots(self._host),
                 store=self._team.store if several and self._team is not None else None,
                 interface=self._team.interface if several and self._team is not None else None,

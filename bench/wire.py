@@ -11,10 +11,11 @@ import os
 import queue
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +28,7 @@ LIMIT_S = 10.0  # of one request
 MARGIN_S = (
     1.0  # beyond a second try of torch's: a thread that is given up may not come back while Python ends
 )
+THAW_S = 1.0  # for an answer that had come while this process was frozen
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
@@ -177,11 +179,14 @@ class Limited:
 
     def _ask(self, request: Callable[..., Any], words: tuple[Any, ...], limit_s: float) -> Any:
         answer: Future[Any] = Future()
+        asked_s = time.monotonic()
         self._asked.put((answer, request, words))
-        try:
+        with suppress(TimeoutError):
             return answer.result(limit_s)
-        except TimeoutError:
-            raise WireLost(f"no answer for {limit_s:.0f} s") from None
+        if time.monotonic() - asked_s > limit_s + THAW_S:  # this process was frozen: its answer may have come
+            with suppress(TimeoutError):
+                return answer.result(THAW_S)
+        raise WireLost(f"no answer for {limit_s:.0f} s")
 
 
 def _answer(asked: "queue.SimpleQueue[Any]") -> None:

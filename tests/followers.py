@@ -18,7 +18,7 @@ from tests.traces import trace
 
 SECRET = b"a secret for tests"
 MODULES = (door, joint, nodes, seats)
-HASTE = {"SILENT_S": 1.0, "LOOK_S": 0.02, "GRACE_S": 0.1, "STOPPED_S": 0.5, "BYE_S": 0.5}
+HASTE = {"SILENT_S": 1.0, "LOOK_S": 0.02, "LIVELY_S": 0.2, "GRACE_S": 0.1, "STOPPED_S": 0.5, "BYE_S": 0.5}
 
 
 class Store:

@@ -107,6 +107,26 @@ def test_a_launch_that_was_run_again_stands_for_its_block():
     assert made.differences(FIRST) == [0.0]
 
 
+@pytest.mark.parametrize("what", ["unsteady", "not as requested"])
+def test_a_pair_that_the_verdict_drops_closes_nothing(what):
+    """An unsteady launch, or one that ran otherwise than asked, counts to the cap and not to the interval."""
+    made = pairs(max_launches=6)
+    for block in range(4):
+        run(made, block)
+    for block in (4, 5):
+        assert not made.closed(FIRST)
+        made.take("base", launch_record(CASES[0], block, 0))
+        record = launch_record(CASES[0], block, 1)
+        cut = msgspec.structs.replace(record.window.cut, state="unsteady")
+        worse = {
+            "unsteady": {"window": msgspec.structs.replace(record.window, cut=cut)},
+            "not as requested": {"mismatches": ("other",)},
+        }
+        made.take("new", msgspec.structs.replace(record, **worse[what]))
+    assert made.differences(FIRST) == [0.0] * 4
+    assert made.why_closed(FIRST) == "cap"
+
+
 def test_each_side_goes_first_equally_often():
     """In two blocks in a row each side is first once, whatever the seed; over seeds the first one is random."""
     starts = set()

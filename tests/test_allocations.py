@@ -179,13 +179,40 @@ def test_a_cell_that_fails_on_the_new_side_is_not_comparable(tmp_path):
     assert outcome.exit_code == 3
 
 
+def test_a_cell_that_fails_on_both_sides_is_not_comparable(tmp_path):
+    """Planned and run on both, with no number on either: it has a row with both reasons, and the gate is not green."""
+    broken = {"change": lambda r: failed(r) if r.requested.strategy == "ddp" else r}
+    outcome = compared(studies(tmp_path, "base", 3, **broken), studies(tmp_path, "new", 3, **broken))
+    single, ddp = outcome.rows
+    assert (single.verdict, ddp.verdict, outcome.exit_code) == ("equivalent", "not comparable", 3)
+    assert ddp.note == "base: no launch finished; new: no launch finished"
+    assert "ddp" in ddp.label
+    assert (ddp.base_rate, ddp.new_rate, ddp.base_launches, ddp.new_launches) == (None, None, 0, 0)
+
+
+def test_a_cell_that_a_side_skips_and_none_measures_is_no_row():
+    """What the host cannot run was told when it was planned: a gate is not red for it."""
+    not_here = Measured("b", "b", {}, doubt="no NCCL", skipped=True)
+    not_run = Measured("b", "b", {}, doubt="not run")
+    good = [6.0, 6.001, 5.999]
+
+    def rows(ours, theirs):
+        sides = (allocation(name, {"a": good, "b": b}) for name, b in (("base", ours), ("new", theirs)))
+        return [row.cell for row in judged(*([one] for one in sides), paired=True).rows]
+
+    assert rows(not_here, not_here) == rows(not_run, not_here) == ["a"]
+    assert rows(not_run, not_run) == ["a", "b"]
+
+
 def test_an_allocation_in_which_a_cell_failed_counts_for_the_others(tmp_path):
-    """Three of four allocations have the cell: it is judged from three."""
+    """Three of four allocations have the cell: it is judged from three, and the fourth is named with its reason."""
     broken = {"change": lambda r: failed(r) if r.requested.strategy == "ddp" else r}
     new = [*studies(tmp_path, "new", 3), simulate(tmp_path / "odd", CASES, seed=7, **broken)]
     single, ddp = compared(studies(tmp_path, "base", 4), new).rows
     assert (single.ratio.n, ddp.ratio.n) == (4, 3)
     assert ddp.new_launches == 15
+    assert ddp.note == f"new: {tmp_path / 'odd'} left out: no launch finished"
+    assert single.note is None
 
 
 def test_cells_of_one_side_only_are_named_and_judge_nothing(tmp_path):
@@ -230,6 +257,7 @@ def test_twins_of_a_study_are_no_cells_to_compare(tmp_path):
     outcome = compared([Store(tmp_path / "base0")], [Store(tmp_path / "new100")])
     assert len(outcome.rows) == 2
     assert "A/A pair differs" in outcome.off
+    assert compared([Store(tmp_path / "base0")], [Store(tmp_path / "new100")], delta=0.3).off is None
 
 
 def test_hosts_that_differ_are_refused_by_the_name_of_the_field(tmp_path):

@@ -1,6 +1,7 @@
 """Files of checkpoints with the real torch: what it refuses, what comes back, what is never unpickled."""
 
 import ast
+import pickle
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from torch import nn
 
 from bench import checkpoint_formats as formats
 from bench import checkpoint_state as state
-from bench.checkpoint_desk import TOLD, told
-from bench.checkpoint_loading import elsewhere
-from bench.checkpoint_records import MAPS, File, Load
+from bench.checkpoint_desk import TOLD, Desk, told
+from bench.checkpoint_loading import Loader, elsewhere
+from bench.checkpoint_records import MAPS, Checkpointing, File, Load, Save
+from bench.checkpoint_saving import Saver
 from bench.errors import BenchError
 from bench.peaks import Peak
+from bench.place import Place
 from bench.strategies._reference_dp import ReferenceDataParallel
 
 ROOT = Path(__file__).parents[1]
@@ -159,6 +162,67 @@ def test_only_what_this_run_wrote_is_unpickled(tmp_path):
     path.write_bytes(b"abd")
     with pytest.raises(BenchError, match="not what this run wrote"):
         formats.vouch(folder, file)
+
+
+class Trap:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return Path.mkdir, (self.folder,)
+
+
+@pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+@pytest.mark.parametrize("form", ["state_dict", "model", "dcp"])
+def test_a_file_that_was_changed_runs_no_code(tmp_path, monkeypatch, form):
+    """Not even where the environment has torch unpickle all by default; an untouched file loads, a changed one fails."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    place = Place(rank=0, local_rank=0, world_size=1, node=0, device=CPU, devices=())
+    desk = Desk(Checkpointing(folder=str(tmp_path), name="a"), place, *trained())
+    saved = Saver(desk).save(Save(id="a", format=form)).files
+    load = Load(id="x", format=form, files=saved, way="cpu", map_location="cpu", default_weights_only=True)
+    good = Loader(desk).load(load)
+    assert (good.outcome, good.equal) == ("ok", True)
+
+    path = tmp_path / saved[0].name
+    trap = pickle.dumps(Trap(tmp_path / "sprung"), protocol=2)
+    if form == "dcp":
+        (path / ".metadata").write_bytes(trap)
+    else:
+        torch.save({"model": Trap(tmp_path / "sprung"), "optimizer": {}}, path)
+    bad = Loader(desk).load(load)
+    assert not (tmp_path / "sprung").exists()
+    # a state dict is opened as tensors only, which torch itself sees to: its refusal is a result
+    assert bad.outcome == ("refused" if form == "state_dict" else "failed")
+
+
+def test_a_folder_is_vouched_for_file_by_file(tmp_path):
+    """A file of dcp that is changed, renamed, added, lost or a link: the folder is not what this run wrote."""
+    path = tmp_path / "d"
+    path.mkdir()
+    for name in (".metadata", "__0_0.distcp"):
+        (path / name).write_bytes(name.encode())
+    file = File(name="d", bytes=1, saved_on="cpu", sha256=formats.sha256(path))
+    formats.vouch(tmp_path, file)
+    (tmp_path / "copy").write_bytes(b".metadata")
+    changes = [
+        lambda: (path / ".metadata").write_bytes(b"x"),
+        lambda: (path / ".metadata").rename(path / ".other"),
+        lambda: (path / "added").write_bytes(b""),
+        lambda: (path / ".metadata").unlink(),
+        lambda: [(path / ".metadata").unlink(), (path / ".metadata").symlink_to(tmp_path / "copy")],
+    ]
+    for change in changes:
+        change()
+        with pytest.raises(BenchError, match="not what this run wrote"):
+            formats.vouch(tmp_path, file)
+        formats.remove(path)
+        path.mkdir()
+        for name in (".metadata", "__0_0.distcp"):
+            (path / name).write_bytes(name.encode())
+        formats.vouch(tmp_path, file)
 
 
 @pytest.mark.parametrize("other", [

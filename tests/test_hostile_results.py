@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench import ab_file, checkpoint_rows
 from bench.case import Case
+from bench.errors import UsageError
 from bench.store import Store
 from tests.simulate import failed, launch_record, simulate
 from tests.soak.inputs import NAMES, altered, call, damaged
@@ -141,3 +143,25 @@ def test_hostile_names_in_a_study_stay_text(place):
     assert "<script>alert" not in page
     assert "\x1b" not in page
     assert "\x1b" not in answered("scaling", "results/hurt").text
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 5000, b'{"schema":' * 5000, b'{"unknown":' * 5000, b'{"host":' * 5000]
+)
+def test_json_nested_beyond_the_stack_is_a_broken_line(tmp_path, line):
+    """A line of launches or checkpoints is counted as broken; a file that is one object is refused in one line."""
+    simulate(tmp_path / "deep", CELLS[:1], blocks=2)
+    store = Store(tmp_path / "deep")
+    (store.root / "checkpoints.jsonl").write_bytes(line + b"\n")
+    with (store.root / "launches.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    assert checkpoint_rows.read(store.root) == ((), 1)
+    assert store.records()[1] == 1
+    for name, read in {
+        "ab.json": lambda: ab_file.read(store.root),
+        "verify.json": store.verification,
+        "study.json": store.header,
+    }.items():
+        (store.root / name).write_bytes(line)
+        with pytest.raises(UsageError, match=name):
+            read()

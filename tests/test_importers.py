@@ -121,6 +121,7 @@ def test_what_scalemark_exported_is_judged_as_the_studies_are(tmp_path):
         ('{"benchmarks": [{"fullname": "t", "stats": {"mean": NaN}}]}', "not JSON of pytest-benchmark"),
         ('{"benchmarks": [{"fullname": "t", "stats": {"mean": 0}}]}', "took no time"),
         ('{"benchmarks": [{"fullname": "t", "stats": {"mean": -1}}]}', "took no time"),
+        ('{"benchmarks": [{"fullname": "t", "stats": {"mean": 1e-310}}]}', "took no time"),
         ('{"benchmarks": [{"fullname": "t", "stats": {"mean": 1e999}}]}', "pytest"),
         ("[" * 100_000, "not JSON of pytest-benchmark"),
         ('{"machine_info": ' + '{"a":' * 50_000, "not JSON of pytest-benchmark"),

@@ -9,11 +9,12 @@ import pytest
 from bench import messages as m
 from bench import seats
 from bench.case import Case
-from bench.joint import Joint, dealt
+from bench.joint import Joint, dealt, ordinals
 from bench.launch import Progress
 from bench.nodes import Team
 from bench.records import Launch, Outcome, Part
 from tests.followers import Puppet, StandInEngine, good_part, hurry, leading
+from tests.hosts import cpu_host, gpu_host
 from tests.traces import trace
 
 
@@ -264,3 +265,13 @@ def test_devices_of_one_box_are_dealt_to_its_nodes():
     assert [dealt(two, place, box=True).devices for place in (0, 1)] == [(4, 5), (6, 4)]
     assert [dealt(two, place, box=False).devices for place in (0, 1)] == [(4, 5, 6), (4, 5, 6)]
     assert dealt(msgspec.structs.replace(two, devices=None), 1, box=True).devices is None
+
+
+def test_all_devices_are_named_for_the_nodes_of_one_box():
+    """Where none is chosen, the nodes of one box are given names to be dealt; nobody else is."""
+    host, bare = gpu_host(2), cpu_host()
+    two, one = Case(strategy="ddp", nodes=2, ranks=1), Case(strategy="ddp", ranks=2)
+    assert ordinals(None, two, host, box=True) == (0, 1)
+    assert ordinals((1,), two, host, box=True) == (1,)
+    assert [ordinals(None, two, host, box=False), ordinals(None, one, host, box=True)] == [None, None]
+    assert ordinals(None, two, bare, box=True) is None

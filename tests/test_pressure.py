@@ -1,10 +1,11 @@
 """Samplers of what holds a machine up: waiting for CPUs, memory and disks, swapping, clocks of CPUs."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from bench.samplers.cpu_clock import EVERY_S, ClockReader
+from bench.samplers.cpu_clock import EVERY_S, FREQUENCY, ClockReader, _spread
 from bench.samplers.pressure import PAGE_BYTES, PressureReader
 from bench.sampling import Watch
 
@@ -52,6 +53,17 @@ def cpu(folder: Path, number: int, khz: int, heat_ms: int) -> None:
         path = folder / f"devices/system/cpu/cpu{number}" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{value}\n")
+
+
+@pytest.mark.parametrize(("count", "last"), [(1, 0), (16, 15), (17, 16), (31, 30), (128, 127)])
+def test_the_cpus_that_are_looked_at_are_spread_over_all(tmp_path: Path, count: int, last: int) -> None:
+    """At most 16, from the first to the last by number, no gap twice another and more."""
+    for number in range(count):
+        cpu(tmp_path, number, 2_000_000, 0)
+    chosen = [int(name.split("/")[3][3:]) for name in _spread(tmp_path, FREQUENCY)]
+    gaps = [b - a for a, b in itertools.pairwise(chosen)]
+    assert (len(chosen), chosen[0], chosen[-1]) == (min(count, 16), 0, last)
+    assert not gaps or max(gaps) <= min(gaps) + 1
 
 
 def test_clocks_are_the_mean_of_the_cpus_and_heat_is_that_of_the_worst_package(tmp_path: Path) -> None:

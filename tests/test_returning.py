@@ -1,6 +1,7 @@
 """Nodes that go and come back, or come at a bad moment: none is locked out, each is told what becomes of it."""
 
 import threading
+import time
 from contextlib import contextmanager
 
 import msgspec
@@ -77,6 +78,26 @@ def test_a_node_killed_while_others_are_awaited_comes_back(hasty):
             Puppet(team.wire, 2)
         assert said[1].startswith("lost: node 1 (n1): no sign of life for 1 s")
         assert back.kinds() == ["Welcome"]
+
+
+def test_a_node_killed_before_the_last_one_came_is_waited_for(hasty):
+    """All were there, one by one: a study does not begin with one of whom nothing has been heard since."""
+    with leading(3, limit_s=10) as (team, said):
+        with gathering(team):
+            first = Puppet(team.wire, 1)
+            until(lambda: come(said, 1))
+            first.alive = False
+            first.thread.join()
+            time.sleep(0.3)
+            Puppet(team.wire, 2)
+            until(lambda: come(said, 2))
+            time.sleep(0.3)
+            Puppet(team.wire, 1)
+        assert [text.split(" (")[0].split(": n1")[0] for text in said[2:]] == [
+            "lost: node 1",
+            "node 1 is there",
+        ]
+        assert team.alive == (0, 1, 2)
 
 
 def test_a_node_lost_while_others_are_awaited_is_missing_again():

@@ -23,6 +23,11 @@ def make(**rules):
     return Stopping(four(), Rules(**rules))
 
 
+def anywhere(case):
+    """Every cell has a place."""
+    return True
+
+
 def four():
     """A plan of four cells, ten seconds a launch."""
     cells = tuple(Cell(id=case.id, case=case, suite="s") for case in CASES)
@@ -68,17 +73,44 @@ def test_a_cell_that_keeps_failing_closes(stopping, tmp_path):
     assert stopping.closed(CASES[1].id)
 
 
-def test_what_was_interrupted_or_failed_before_runs_again(stopping, tmp_path):
-    """A resumed stopping repeats the block of an interrupted launch and of an earlier run's failure, no other."""
-    for case, status in zip(CASES, ("ok", "interrupted", "failed", "failed"), strict=True):
-        changes = (
-            {"status": status} if status == "ok" else {"status": status, "window": None, "reason": "signal"}
-        )
-        (record,) = records(tmp_path, 0.01 + CASES.index(case) / 1000, 1, case=case, **changes)
+def statuses(tmp_path, *given):
+    """A launch of each case that ended so, all in block 0."""
+    found = []
+    for at, (case, status) in enumerate(zip(CASES, given, strict=False)):
+        bad = {} if status == "ok" else {"window": None, "reason": "signal"}
+        found += records(tmp_path, 0.01 + at / 1000, 1, case=case, status=status, **bad)
+    return found
+
+
+def test_a_resumed_run_begins_a_block_of_its_own(tmp_path):
+    """Launches of another time share no block with earlier ones: what failed or was cut off runs again in a new one."""
+    for given, left in ((("ok", "interrupted", "failed"), (1, 2, 3)), (("ok",) * 4, ())):
+        stopping = make(min_launches=1, max_launches=1)
+        stopping.resume(statuses(tmp_path / str(len(left)), *given))
+        assert stopping.first_block == 1
+        assert {cell.id for cell in stopping.open_cells(1, anywhere)} == {CASES[at].id for at in left}
+    assert make().first_block == 0
+
+
+def test_earlier_launches_count_to_the_cap(tmp_path):
+    """Three good ones of another run and two of this one are five: the cap, whatever their blocks are called."""
+    stopping = make(max_launches=5)
+    five = records(tmp_path, 0.1, 5)
+    stopping.resume(five[:3])
+    assert stopping.first_block == 3
+    for record, block in zip(five[3:], (7, 8), strict=True):
+        assert not stopping.closed(CASES[0].id)
+        stopping.take(msgspec.structs.replace(record, block=block))
+    assert stopping.why_closed(CASES[0].id) == "cap"
+
+
+def test_a_cell_has_no_more_tries_than_launches_in_a_run(tmp_path):
+    """With one launch a cell a failure is not tried again, though blocks go on for cells that waited for a node."""
+    stopping = make(min_launches=1, max_launches=1)
+    for record in statuses(tmp_path, "failed", "ok"):
         stopping.take(record)
-        if case is not CASES[3]:
-            stopping._earlier.add(record.launch)
-    assert {cell.id for cell in stopping.open_cells(0, lambda case: True)} == {CASES[1].id, CASES[2].id}
+    assert [cell.id for cell in stopping.open_cells(1, lambda case: case != CASES[2])] == [CASES[3].id]
+    assert {cell.id for cell in stopping.open_cells(1, anywhere)} == {CASES[2].id, CASES[3].id}
 
 
 def test_the_order_of_a_block_is_random_and_repeatable(stopping):
@@ -110,12 +142,14 @@ def test_the_end_of_the_time_says_what_did_not_fit(tmp_path):
 
 def test_measured_launches_put_the_guesses_of_their_model_right(tmp_path):
     """A first launch that took 4 s where 10 were guessed: the other three are expected to take 4 s each."""
-    stopping = make()
-    assert stopping.left_s(4, stopping._plan.runnable) == 44.0
+    stopping = make(min_launches=1)
+    assert stopping.left_s(stopping._plan.runnable) == 44.0
     (first,) = records(tmp_path, 0.01, 1, wall_s=4.0)
     stopping.take(first)
-    assert stopping.left_s(4, stopping._plan.runnable[1:]) == pytest.approx(16.0)
-    assert stopping.left_s(4, []) == 0.0
+    assert stopping.left_s(stopping._plan.runnable[1:]) == pytest.approx(16.0)
+    for record in statuses(tmp_path / "all", *["ok"] * 4):
+        stopping.take(record)
+    assert stopping.left_s([]) == 0.0
 
 
 def test_measured_launches_say_nothing_of_other_models_and_earlier_measurements(tmp_path):

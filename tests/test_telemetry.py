@@ -181,6 +181,26 @@ def test_a_worker_that_ends_frees_its_name(tmp_path: Path) -> None:
     assert processes.known[12].subject == "rank 0 worker 1"
 
 
+def test_all_cpu_time_of_a_new_worker_is_its_own(tmp_path: Path) -> None:
+    """What it used before it was found counts; of one that was there before the rank was known only what came since."""
+    (tmp_path / "ranks").write_text("0 10\n")
+
+    def stat(pid: int, ticks: int) -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", 1 if pid == 10 else 10, 7, 7, *[0] * 7, ticks, 0, *[0] * 9]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) {' '.join(map(str, fields))}\n")
+
+    stat(10, 500)
+    stat(11, 900)
+    processes = Processes(7, str(tmp_path / "ranks"), tmp_path)
+    processes.read(0.0)
+    stat(12, 40)
+    values = processes.read(1.0)
+    assert (values["rank 0", "cpu_percent"], values["rank 0 worker 0", "cpu_percent"]) == (0.0, 0.0)
+    stat(12, 60)
+    assert processes.read(2.0)["rank 0 worker 1", "cpu_percent"] == 60.0
+
+
 def fake_proc(folder: Path, *, cpu: str) -> None:
     """The files of /proc that the host sampler reads."""
     (folder / "stat").write_text(f"cpu  {cpu}\ncpu0 {cpu}\n")

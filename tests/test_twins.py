@@ -1,7 +1,9 @@
 """A/A pairs: the same cell twice. Where they differ no verdict holds; they are part of nothing else."""
 
+import dataclasses
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.stats
@@ -10,7 +12,10 @@ from bench.analysis import analyse
 from bench.answers import Analysis
 from bench.case import Case
 from bench.console import results
+from bench.evidence import gather, relative
 from bench.report import render
+from bench.store import Store
+from bench.twins import twins
 from tests.simulate import CPU_HOST, simulate
 
 CELLS = [Case(data="photos", num_workers=workers) for workers in (0, 2)]
@@ -78,6 +83,44 @@ def test_two_launches_judge_no_pair(tmp_path: Path) -> None:
         "2 launches a side: not judged",
     )
     assert analysis.off is None
+
+
+def test_launches_of_different_times_are_no_pair(tmp_path: Path) -> None:
+    """Within one study two sides that share no block tell nothing, however far apart; of two studies Welch's holds."""
+    store = simulate(
+        tmp_path / "s", CELLS, step_s=lambda case: SPEED[case.num_workers], spread=0.003, host=CPU_HOST
+    )
+    rows = [record if record.cell == CELLS[0].id else msgspec.structs.replace(record, block=record.block + 5)
+            for record in store.records()[0]]  # fmt: skip
+    (store.root / "launches.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    (one,) = analyse([Store(store.root)]).comparisons
+    assert (one.verdict, one.note) == ("inconclusive", "no common blocks: run at different times")
+    assert (one.ratio.low, one.p_value, one.launches_to_decide) == (None, None, None)
+    assert one.ratio.value == pytest.approx(1.25, abs=0.02)
+    first, second = gather([Store(store.root)]).measured
+    apart = dataclasses.replace(second, launches=tuple(r._replace(study="other") for r in second.launches))
+    assert relative(first, apart).p_value < 0.001
+
+
+def test_a_twin_of_another_time_is_not_judged(tmp_path: Path) -> None:
+    """An A/A pair without common blocks says so, and puts no verdict off."""
+    evidence = gather([simulate(tmp_path / "s", CELLS, twins={CELLS[0].id: 1.05}, spread=0.003)])
+    ((_, again),) = evidence.twins
+    later = dataclasses.replace(again, launches=tuple(r._replace(block=r.block + 9) for r in again.launches))
+    known = dataclasses.replace(evidence, cells=evidence.cells | {later.id: later})
+    (pair,) = twins(known)
+    assert (pair.verdict, pair.note) == ("inconclusive", "no common blocks: run at different times")
+
+
+@pytest.mark.parametrize(("run", "failed"), [(0, 1), (1, 0)])
+def test_a_good_launch_of_a_later_run_makes_up_for_a_failure(tmp_path: Path, run: int, failed: int) -> None:
+    """In a block of its own it takes the failure off the list; one of the same run does not."""
+    store = simulate(tmp_path / "s", CELLS[:1], blocks=2)
+    bad, good = store.records()[0]
+    bad = msgspec.structs.replace(bad, status="failed", reason="signal", window=None)
+    rows = (bad, msgspec.structs.replace(good, run=run))
+    (store.root / "launches.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    assert len(gather([Store(store.root)]).cells[CELLS[0].id].failures) == failed
 
 
 def test_many_pairs_are_one_gate(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench.apart import apart  # noqa: E402
+from bench import apart as tensors  # noqa: E402
+from bench.apart import apart, apart_each  # noqa: E402
 from bench.case import Case  # noqa: E402
+from bench.equality import Equality  # noqa: E402
 from bench.float64 import Untellable, join  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.plugins import load  # noqa: E402
@@ -178,6 +180,111 @@ def test_the_first_tensor_that_differs_is_named_with_its_difference():
     assert "has shape (3,) in place of (2,)" in apart(theirs | {"a": torch.ones(3)}, theirs, 1e-3).told()
     with pytest.raises(ValueError, match="not finite"):
         apart(theirs, theirs | {"a": torch.tensor([float("inf")])}, 1e-3)
+
+
+def test_a_tensor_is_held_against_its_own_size():
+    """A small tensor beside a large one is not equal to zeros; one of rounding's size still is."""
+    theirs = {
+        "large": torch.full((2,), 100.0),
+        "small": torch.full((2,), 2e-3),
+        "rounding": torch.full((2,), 1e-9),
+    }
+    found = apart(theirs | {"small": torch.zeros(2)}, theirs, 1e-4)
+    assert (found.first, found.largest) == ("small", pytest.approx(2e-3))
+    assert apart(theirs | {"rounding": torch.zeros(2)}, theirs, 1e-4).first is None
+    assert apart(theirs | {"small": torch.zeros(2)}, theirs, 1e-4, floor=1.0).first is None
+
+
+def test_buffers_are_held_against_themselves():
+    """A mask of any kind hides no other buffer; infinities at the same places are equal, and elsewhere are not."""
+    inf, nan = float("inf"), float("nan")
+    theirs = {
+        "mask": torch.tensor([0.0, -1e9]),
+        "open": torch.tensor([0.0, -inf, nan]),
+        "causal": torch.tensor([True, False]),
+        "scale": torch.tensor([1.0, 2.0]),
+    }
+    assert apart_each(theirs, theirs, 1e-8).first is None
+    assert apart_each(theirs | {"scale": torch.tensor([1.0, 2.1])}, theirs, 1e-8).first == "scale"
+    assert apart_each(theirs | {"causal": torch.tensor([True, True])}, theirs, 1e-8).first == "causal"
+    for other in ([0.0, inf, nan], [0.0, -inf, 0.0], [nan, -inf, nan]):
+        found = apart_each(theirs | {"open": torch.tensor(other)}, theirs, 1e-8)
+        assert (found.first, found.why) == ("open", "is not finite at the same places")
+    assert "has shape" in apart_each(theirs | {"scale": torch.ones(3)}, theirs, 1e-8).told()
+
+
+def test_what_is_not_finite_is_equal_to_nothing():
+    """Without any tolerance, as for compressed gradients, numbers still have to be numbers."""
+    theirs = {"a": torch.ones(2)}
+    for bad in (float("nan"), float("inf")):
+        found = apart({"a": torch.tensor([1.0, bad])}, theirs, float("inf"))
+        assert (found.first, found.why) == ("a", "is not finite")
+        check = tensors.differing("gradients", found, float("inf"), "told")
+        assert (check.largest, check.relative, check.tolerance) == (None, None, None)
+
+
+def test_a_model_that_has_a_module_of_that_name_keeps_its_names():
+    """A user's own `module` is no wrapper; what DistributedDataParallel and DataParallel put before is left out."""
+    inner = torch.nn.Linear(2, 2)
+    own = torch.nn.Sequential()
+    own.module = inner
+    assert list(tensors.parameters(own)) == ["module.weight", "module.bias"]
+    assert list(tensors.gradients(torch.nn.DataParallel(own))) == ["module.weight", "module.bias"]
+    assert list(tensors.parameters(torch.nn.DataParallel(inner))) == ["weight", "bias"]
+
+
+def judged(one, buffer=None, hook=None):
+    """Rank 0's judge of two ranks with a model that has a buffer beside its BatchNorm."""
+    place = Place(rank=0, local_rank=0, world_size=2, node=0, device=torch.device("cpu"), devices=())
+    reference = Single(one)
+    if buffer is not None:
+        reference.model.register_buffer("mask", buffer)
+    weights = reference.tensors()
+    return Equality(one, load("strategies", one.strategy), place, reference, weights), reference
+
+
+def ended(judge, reference, **changed):
+    """All checks by name, where the ranks hold what the reference holds but for what is `changed`."""
+    own, held = dict(reference.model.named_parameters()), dict(reference.model.named_buffers())
+    known = {name: changed.pop(name.replace(".", "_"), tensor) for name, tensor in (own | held).items()}
+    found = judge.end({n: known[n] for n in own}, {n: known[n] for n in held}, None, None)
+    return {check.name: check for check in found}
+
+
+@pytest.mark.parametrize("low", [-1e9, float("-inf")])
+def test_a_mask_among_the_buffers_hides_no_parameter(low):
+    """A parameter that is off by a tenth fails beside any mask, and a mask that differs fails itself."""
+    judge, reference = judged(case("ddp", 2), torch.tensor([0.0, low]))
+    assert ended(judge, reference)["parameters"].outcome == "pass"
+    off = reference.model.last.bias.detach() + 0.1
+    found = ended(judge, reference, last_bias=off)["parameters"]
+    assert (found.outcome, found.tensor) == ("fail", "last.bias")
+    found = ended(judge, reference, mask=torch.tensor([1.0, low], dtype=torch.float64))["parameters"]
+    assert (found.outcome, found.tensor) == ("fail", "mask")
+
+
+def test_a_check_that_breaks_does_not_take_the_others_along():
+    """Parameters of the reference that are not finite: that check cannot tell, the others say what they found."""
+    judge, reference = judged(case("ddp", 2))
+    with torch.no_grad():
+        reference.model.last.bias.fill_(float("nan"))
+    found = ended(judge, reference)
+    assert found["parameters"].outcome == "cannot tell"
+    assert "not finite" in found["parameters"].detail
+    assert found["gradients"].outcome == found["loss"].outcome == "pass"
+
+
+def test_compressed_gradients_have_to_be_finite():
+    """PowerSGD may differ by any number, but not by one that is none."""
+    judge, _ = judged(case("ddp", 2, comm_hook="powersgd"))
+    data = batches(2)
+    for _ in range(3):
+        judge.take(data, float("nan"), {"first.weight": torch.full((6, 8), float("nan"))}, [])
+    checks = {check.name: check for check in ended(judge, judge._single).values()}
+    assert checks["gradients"].outcome == "fail"
+    judge, reference = judged(case("ddp", 2, comm_hook="powersgd"))
+    bad = torch.full((2,), float("inf"), dtype=torch.float64)
+    assert ended(judge, reference, last_bias=bad)["parameters"].outcome == "fail"
 
 
 def test_no_memory_for_a_model_in_float64_is_said(monkeypatch):

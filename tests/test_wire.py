@@ -1,9 +1,12 @@
 """Messages between nodes: they arrive as they were, once, and only from who knows the secret."""
 
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -211,6 +214,31 @@ def test_a_store_that_does_not_answer_is_told():
     with pytest.raises(WireLost):
         cut_off.wait([KEY], 0.05)
     store.waiting.set()
+
+
+THAWED = """
+import time
+from bench.wire import Limited
+
+class Store:
+    def check(self, keys):
+        print("asked", flush=True)
+        time.sleep(0.5)
+        time.sleep(0.3)  # the other thread is sure to look first
+        return keys
+
+print(Limited(Store(), 0.6).check(["key"]), flush=True)
+"""
+
+
+def test_a_process_that_was_frozen_takes_its_answer():
+    """Longer than the limit of its request: it does not take the store for lost when it wakes up."""
+    process = subprocess.Popen([sys.executable, "-c", THAWED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=20)[0] == "['key']\n"
 
 
 def test_nobody_at_the_port_is_told():

@@ -59,7 +59,7 @@ def read(path: Path) -> Allocation:
 
 def _measured(path: Path, benchmark: _Benchmark, own: bool) -> Measured:
     times = benchmark.stats.data if own and benchmark.stats.data else [benchmark.stats.mean]
-    if not all(0 < time < math.inf for time in times):
+    if not all(0 < time < math.inf and 1 / time < math.inf for time in times):
         raise _refused(path, f"{clip(benchmark.fullname)!r} took no time, or no finite one")
     name = benchmark.fullname
     return Measured(

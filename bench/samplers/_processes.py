@@ -93,10 +93,12 @@ class Processes:
         """Take in processes that are new; what is not ours is not looked at again."""
         here = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
         self._others &= here
-        for pid in sorted(here - self._others - self.known.keys()):
-            self._meet(pid, now_s)
+        before = set(self.known)
+        for pid in sorted(here - self._others - before):
+            self._meet(pid, now_s, before)
 
-    def _meet(self, pid: int, now_s: float) -> None:
+    def _meet(self, pid: int, now_s: float, before: set[int]) -> None:
+        """Take in a process. Below a rank that was known at the last look it is new: all its CPU time is the launch's."""
         try:
             stat = os.open(self.proc / str(pid) / "stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -106,7 +108,9 @@ class Processes:
             parent = int(fields[1])
             subject = self._subject(pid, parent)
             io = self._open_io(pid) if subject.startswith("rank ") else None
-            self.known[pid] = Process(stat, parent, subject, _ticks(fields), now_s, io)
+            top = self._top(parent)
+            ticks = 0 if top in self.ranks and top in before else _ticks(fields)
+            self.known[pid] = Process(stat, parent, subject, ticks, now_s, io)
         else:
             os.close(stat)
             self._others.add(pid)
@@ -138,9 +142,13 @@ class Processes:
 
     def _rank_above(self, pid: int) -> int | None:
         """The rank that a process is or is below."""
+        return self.ranks.get(self._top(pid))
+
+    def _top(self, pid: int) -> int:
+        """The process of that rank, or the highest that is known."""
         while pid not in self.ranks and pid in self.known:
             pid = self.known[pid].parent
-        return self.ranks.get(pid)
+        return pid
 
     def _read_ranks(self) -> bool:
         """Read the file of ranks; when it has changed, every process is looked at and named anew."""

@@ -57,8 +57,12 @@ class ClockReader:
 
 def _spread(sys: Path, file: str) -> list[str]:
     """Names below /sys of a file of every CPU, of MOST of them where there are more."""
-    found = sorted(str(path.relative_to(sys)) for path in sys.glob(f"devices/system/cpu/cpu[0-9]*/{file}"))
-    return found[:: max(1, len(found) // MOST)][:MOST]
+    folder = "devices/system/cpu"
+    depth = len(sys.parts) + 3
+    numbers = sorted(int(path.parts[depth][3:]) for path in sys.glob(f"{folder}/cpu[0-9]*/{file}"))
+    most = min(MOST, len(numbers))
+    chosen = [numbers[round(i * (len(numbers) - 1) / max(1, most - 1))] for i in range(most)]
+    return [f"{folder}/cpu{number}/{file}" for number in chosen]
 
 
 PLUGIN = Sampler(summary="Frequency of the CPUs and throttling by heat, from /sys", open=ClockReader)

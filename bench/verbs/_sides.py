@@ -11,38 +11,41 @@ if TYPE_CHECKING:
 
 
 class Sides(NamedTuple):
-    """Both sides, whether blocks pair them, and the margin that was asked for when they ran."""
+    """Both sides, whether blocks pair them, and the margin that they are judged by."""
 
     base: "list[Allocation]"
     new: "list[Allocation]"
     paired: bool
-    delta: float | None
+    delta: float
 
 
-def find(base: str, new: str | None) -> Sides:
+def find(base: str, new: str | None, asked: float | None, usual: float) -> Sides:
     """Read both sides. Each is one name, or several with commas between; without NEW a folder of `scalemark ab`.
 
+    The margin is the one that is `asked` for, else the one that such a folder was run with, else the `usual` one.
     Raises UsageError for what is neither a study nor a file that can be imported, and where a side is missing.
     """
-    both = None if new else _interleaved(base)
+    both = None if new else _interleaved(base, asked)
     if both is not None:
         return both
     if new is None:
         raise UsageError(
             f"compare {base}: against what? name two sides (compare BASE NEW), or a folder that scalemark ab has written"
         )
-    return Sides(_side(base), _side(new), False, None)
+    delta = asked or usual
+    return Sides(_side(base, delta), _side(new, delta), False, delta)
 
 
-def _interleaved(name: str) -> Sides | None:
+def _interleaved(name: str, asked: float | None) -> Sides | None:
     from bench import ab_file, compared
 
     root = _both(name)
     if root is None:
         return None
     header = ab_file.read(root)
-    base, new = map(compared.read, header.stores(root))
-    return Sides([base], [new], True, header.margin)
+    delta = asked or header.margin
+    base, new = (compared.read(store, delta) for store in header.stores(root))
+    return Sides([base], [new], True, delta)
 
 
 def _both(name: str) -> Path | None:
@@ -53,17 +56,17 @@ def _both(name: str) -> Path | None:
     return next((root for root in (Path(name), resolve(name)) if (root / FILE).is_file()), None)
 
 
-def _side(names: str) -> "list[Allocation]":
+def _side(names: str, delta: float) -> "list[Allocation]":
     """One side. A name that has a comma in it is taken whole where there is something of that name."""
     parts = [names] if Path(names).exists() else [part for part in names.split(",") if part.strip()]
     if not parts:
         raise UsageError(
             f"compare: a side is empty ({names!r}); name a study, or several with commas between"
         )
-    return [_allocation(part.strip()) for part in parts]
+    return [_allocation(part.strip(), delta) for part in parts]
 
 
-def _allocation(name: str) -> "Allocation":
+def _allocation(name: str, delta: float) -> "Allocation":
     from bench import compared
     from bench.store import HEADER, LAUNCHES, open_store
 
@@ -75,7 +78,7 @@ def _allocation(name: str) -> "Allocation":
     path = Path(name)
     if path.is_file() and path.name not in (HEADER, LAUNCHES):
         return _imported(path)
-    return compared.read(open_store(name))
+    return compared.read(open_store(name), delta)
 
 
 def _imported(path: Path) -> "Allocation":

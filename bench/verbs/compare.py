@@ -54,9 +54,10 @@ def compare(
 
     check_printed(json, markdown)
     asked = None if margin is None else parse_margin(margin)
-    sides = _sides.find(base, new)
-    delta = asked or sides.delta or parse_margin(MARGIN)
-    outcome = decide(sides.base, sides.new, paired=sides.paired, delta=delta, gate=True, allow=allow or ())
+    sides = _sides.find(base, new, asked, parse_margin(MARGIN))
+    outcome = decide(
+        sides.base, sides.new, paired=sides.paired, delta=sides.delta, gate=True, allow=allow or ()
+    )
     written = show(outcome, output, markdown, json)
     if written and not json and markdown != "-":
         typer.echo("\n".join(["", *map(str, written)]))

@@ -148,7 +148,7 @@ def test_machines_that_are_lost_cost_their_launch_and_resume_runs_it_again(clust
     cluster.mend("n2")
     assert [one.wait(timeout=120) for one in hand.start_all("--resume", count=3)] == [0, 0, 0], hand.out(0)
     again = [record for record in hand.records() if record.requested.nodes == 2][2:]
-    assert [(record.status, record.launch[-3:]) for record in again] == [("ok", "-r1")] * 2
+    assert [(record.status, record.launch[:4]) for record in again] == [("ok", "b01-")] * 2
     assert not any("Traceback" in hand.out(node) for node in range(3))
     hand.nothing_left(0, 1, 2)
 

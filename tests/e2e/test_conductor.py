@@ -46,7 +46,7 @@ def test_a_signal_keeps_what_was_measured_and_resume_finishes(tmp_path, number):
     """Ctrl-C, SIGTERM or SIGHUP ends the study within 5 s with everything on disk and nothing running; --resume runs the rest once."""
     name = suite(tmp_path, PACED)
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
-    wait_for(lambda: second_launch(tmp_path))
+    wait_for(lambda: second_launch(tmp_path), 120)
     began = time.monotonic()
     kill(process, number)
     assert process.wait(timeout=30) == 130
@@ -69,7 +69,7 @@ def test_a_killed_conductor_leaves_no_process_and_can_be_resumed(tmp_path):
     """After SIGKILL of the conductor engine, ranks, loader workers and sampler end; the study goes on later."""
     name = suite(tmp_path, PACED)
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
-    wait_for(lambda: second_launch(tmp_path))
+    wait_for(lambda: second_launch(tmp_path), 120)
     assert len(ours(tmp_path)) >= 6  # conductor, engine, fork server, sampler, two ranks, two workers
     kill(process)
     process.wait()
@@ -84,9 +84,9 @@ def test_a_killed_engine_or_fork_server_costs_one_launch(tmp_path):
     """Their SIGKILL fails the running launch as engine_lost; the next cells run on a new engine; --resume tries again."""
     name = suite(tmp_path, PACED.replace("[4, 5, 6]", "[4, 5, 6, 7]"))
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
-    found = wait_for(lambda: second_launch(tmp_path))
+    found = wait_for(lambda: second_launch(tmp_path), 120)
     kill(found[0].parent().parent())  # the engine
-    found = wait_for(lambda: second_launch(tmp_path, results=2))
+    found = wait_for(lambda: second_launch(tmp_path, results=2), 120)
     kill(found[0].parent())  # the fork server
     assert process.wait(timeout=120) == 1
     assert [(r.status, r.reason) for r in records(tmp_path / "results/s")] == [
@@ -107,7 +107,7 @@ def test_a_rank_killed_from_outside_is_the_one_that_is_named(tmp_path):
     """kill -9 of rank 1 gives a record that names rank 1 and SIGKILL; the study goes on."""
     name = suite(tmp_path, PACED)
     process = start(tmp_path, "run", name, "--quick", "-o", "results/s")
-    found = wait_for(lambda: second_launch(tmp_path))
+    found = wait_for(lambda: second_launch(tmp_path), 120)
     kill(found[1])
     assert process.wait(timeout=120) == 1
     second = records(tmp_path / "results/s")[1]

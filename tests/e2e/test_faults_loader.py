@@ -142,6 +142,6 @@ def test_a_group_with_hardly_any_processes_gives_no_traceback(tmp_path, few_proc
     text = SUITE.replace("faulty:build", "paced").replace('"own"', '"paced"')
     name = suite(tmp_path, text.partition("[matrix]")[0])
     code, out = scalemark(tmp_path, "run", name, "--quick", "-o", "results/s", preexec_fn=join)
-    assert code in (1, 2, 4), out
+    assert code in (1, 2, 4, 74), out
     assert "Traceback" not in out
     assert ours(tmp_path) == []

@@ -65,7 +65,8 @@ def test_nodes_that_do_not_come_or_have_another_secret_are_named(make):
     assert follower.wait(timeout=60) == 2
     assert "has another secret than this node" in nodes.out(1)
     assert leader.wait(timeout=60) == 2
-    assert "nodes 1, 2 have not come within 8 s; a process with another study secret" in nodes.out(0)
+    assert "nodes 1, 2 have not come within 8 s; node 1: a process with another study secret" in nodes.out(0)
+    assert "node 1: copy node 0's secret there, or set SCALEMARK_SECRET alike; node 2: start " in nodes.out(0)
     assert "Traceback" not in nodes.out(0) + nodes.out(1)
 
 
@@ -163,7 +164,7 @@ def test_followers_that_are_lost_cost_their_launch(lost):
 
 @pytest.mark.cluster_long
 def test_lost_followers_leave_nothing(lost):
-    """Whatever ended them, their ranks and engines have ended too; one that was frozen ends when it wakes up."""
+    """Whatever ended them, their ranks and engines have ended too; one that was frozen wakes up when all is over."""
     nodes, _, (_, killed, stopped, frozen) = lost
     assert (killed, stopped) == (-9, 130)
     assert frozen in (1, 2)
@@ -177,6 +178,44 @@ def test_a_node_that_comes_twice_is_refused(lost):
     assert twice == 2
     assert "node 1 is there already" in nodes.out(1, "twice")
     assert "node 1 came twice" in nodes.out(0)
+
+
+@pytest.mark.cluster_long
+def test_a_follower_that_wakes_up_is_told_that_it_was_given_up(make):
+    """Frozen in a launch for longer than it takes to be lost, while the study goes on: one line, exit code 1."""
+    nodes = make(FAULTY + LOST.replace("steps = 10", "steps = 30").partition("[[exclude]]")[0])
+    leader, follower = nodes.start_all("--seed", "0", "--no-verify")
+    nodes.stepping(1)
+    kill(follower, signal.SIGSTOP)
+    wait_for(lambda: "lost: node 1" in nodes.out(0), 60)
+    assert leader.poll() is None
+    kill(follower, signal.SIGCONT)
+    assert follower.wait(timeout=60) == 1
+    assert (
+        nodes.out(1)
+        .splitlines()[-1]
+        .endswith(
+            f"node 1 was given up by the leader at {nodes.lead}: no sign of life for 10 s; start it again to come back"
+        )
+    )
+    wait_for(lambda: not left(nodes, 1), limit_s=10)
+
+
+@pytest.mark.cluster_long
+def test_followers_that_go_while_others_are_awaited_come_back(make):
+    """Ctrl-C, then SIGKILL: the same line started again takes the place, and the study begins when all are there."""
+    nodes = make(FAULTY + "steps = 8\n[matrix]\nnodes = [3]\n", count=3)
+    leader = nodes.start(0, count=3)
+    for times, (out, number) in enumerate([("first", signal.SIGINT), ("second", signal.SIGKILL)], start=1):
+        follower = nodes.start(1, count=3, out=out)
+        wait_for(lambda times=times: nodes.out(0).count("node 1 is there") == times)
+        kill(follower, number)
+        follower.wait(timeout=20)
+    followers = [nodes.start(1, count=3), nodes.start(2, count=3)]
+    assert leader.wait(timeout=120) == 0, nodes.out(0)
+    assert [one.wait(timeout=20) for one in followers] == [0, 0], nodes.out(1)
+    assert "lost: node 1" in nodes.out(0)
+    assert left(nodes, 0, 1, 2) == []
 
 
 @pytest.mark.cluster_long

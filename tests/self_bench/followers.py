@@ -127,15 +127,13 @@ def main():
 def follow(port, node, traces, host):
     """One follower, to the end of the study."""
     from bench.follower import Follower
-    from bench.messages import Block
     from bench.wire import join
 
     class AtOnce(Follower):
         """A follower that runs no ranks: its part is there as soon as it is asked for, and no engine is started."""
 
-        def _do(self, message):
-            if not isinstance(message, Block):
-                super()._do(message)
+        def _stand(self):
+            """Nothing is to stand."""
 
         def _run(self, asked):
             return Part(node=asked.node, host=self._me.hostname, traces=traces)

@@ -87,9 +87,7 @@ class Round:
         while len(self.kills) < kills and time.monotonic() < until_s:
             if self._one_run(lambda: len(self.kills) < kills and time.monotonic() < until_s) == 0:
                 break  # all cells have their results: nothing is left to kill
-        for _ in range(
-            2
-        ):  # a launch that was killed last closes no cell: one run is enough, unless the host is slow
+        for _ in range(2):  # one is enough, unless the host is so slow that a launch ran into its time limit
             code = self._one_run(lambda: False)
             if code == 0:
                 break

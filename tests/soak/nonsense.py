@@ -17,7 +17,7 @@ from tests.simulate import simulate
 from tests.soak.inputs import altered, call, command_words, damaged, suite_text
 
 MEMORY_BYTES = 4 << 30
-CODES = (0, 1, 2, 3, 5)  # 1: of the system, such as a file that cannot be written; a verdict's are 1, 3 and 5
+CODES = (0, 1, 2, 3, 5, 74)  # a verdict's are 1, 3 and 5; 74: of the system, such as a full disk
 READS = (
     *[["scaling", "results/hurt"]] * 8, *[["scaling", "results/hurt", "--json"]] * 8,
     *[["compare", "results/whole", "results/hurt"]] * 6, *[["export", "results/hurt", "--format", "csv", "-o", "out"]] * 3,
