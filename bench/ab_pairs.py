@@ -7,18 +7,18 @@ there. Never on a p-value.
 import math
 import random
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bench.answers import Interval
-from bench.closing import Closed, half_width, why_closed
+from bench.closing import Closed, half_width, summed_up, why_closed
 from bench.contamination import replaced
 from bench.estimate import BLOCK_S
 from bench.records import Cell, LaunchRecord
-from bench.stats import paired_interval
+from bench.stats import mean_interval
 from bench.stopping import Rules, shown
 
 SIDES = ("base", "new")
+PAIRS = 8  # at least: a rule that stops by the width it judges raises more alarms the fewer it begins with (docs/comparing.md)
 
 
 class Pairs:
@@ -55,7 +55,7 @@ class Pairs:
     def interval(self, cell: str) -> Interval | None:
         """The ratio of throughputs, new over base, over the cell's pairs; None without any."""
         differences = self.differences(cell)
-        return paired_interval(differences) if differences else None
+        return mean_interval(differences) if differences else None
 
     def differences(self, cell: str) -> list[float]:
         """ln(new / base) of each block in which both sides have a number."""
@@ -153,13 +153,5 @@ class Pairs:
         return min(left, max(0.0, self._time_left_s()))
 
     def summed_up(self) -> str:
-        """Why the cells stopped, in one line: each open one for want of time."""
-        rules = self._rules
-        words: dict[Closed | None, str] = {
-            "converged": f"converged (±{rules.target * 100:g} %)",
-            "cap": f"at the cap of {rules.max_launches}",
-            "failing": "failing",
-            None: "still open",
-        }
-        why = Counter(self.why_closed(cell.id) for cell in self._cells)
-        return "cells: " + ", ".join(f"{why[key]} {text}" for key, text in words.items() if why[key])
+        """Why the cells stopped, in one line."""
+        return summed_up([self.why_closed(cell.id) for cell in self._cells], self._rules.limits, "pairs")

@@ -6,6 +6,7 @@ by their means (Welch); both sides interleaved in one allocation are paired by b
 launches.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,11 @@ def _check_sides(base: Sequence[Allocation], new: Sequence[Allocation], paired: 
     twice = [place for place in places if places.count(place) > 1]
     if twice:
         raise UsageError(f"{twice[0]}: stands there twice; an allocation counts once, on one side")
+    for one, other in (pair for side in (base, new) for pair in itertools.combinations(side, 2)):
+        if compared.same_launches(one, other):
+            raise UsageError(
+                f"{other.name}: holds launches of {one.name}, to the last digit; a copy is no allocation of its own"
+            )
     if paired and (len(base), len(new)) != (1, 1):
         raise UsageError("pairs by block are made of one study a side; compare several without pairing")
     units = sorted({side.unit for side in [*base, *new]})

@@ -1,5 +1,6 @@
 """When a cell has had its launches, and why: one rule for the study that runs and for the reader of its records."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -42,3 +43,15 @@ def why_closed(
     if half is not None and half <= limits.target:
         return "converged"
     return "cap" if good >= limits.max_launches else None
+
+
+def summed_up(why: Iterable[Closed | None], limits: Limits, unit: str) -> str:
+    """Why the cells of a study stopped, in one line: each open one for want of time."""
+    words: dict[Closed | None, str] = {
+        "converged": f"converged (±{limits.target * 100:g} %)",
+        "cap": f"at the cap of {limits.max_launches} {unit}",
+        "failing": "failing",
+        None: "still open",
+    }
+    counts = Counter(why)
+    return "cells: " + ", ".join(f"{counts[key]} {text}" for key, text in words.items() if counts[key])

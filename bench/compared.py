@@ -94,6 +94,15 @@ def read(store: Store, delta: float) -> Allocation:
     )
 
 
+def same_launches(one: Allocation, other: Allocation) -> bool:
+    """Whether two allocations share a launch: its cell, its block and its throughput to the last digit."""
+    return any(
+        mine.logs.items() & other.cells[cell].logs.items()
+        for cell, mine in one.cells.items()
+        if cell in other.cells
+    )
+
+
 def _columns(rows: "DataFrame") -> dict[str, list[Any]]:
     return {name: rows[name].tolist() for name in (*EFFECTIVE, *_USED)}
 

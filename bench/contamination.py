@@ -61,8 +61,12 @@ def judge(scene: Scene) -> Judgement:
 
 
 def replaced(records: Iterable[LaunchRecord]) -> dict[str, str]:
-    """Disqualified launch -> the one that was run in its place and has a result."""
-    return {r.retry_of: r.launch for r in records if r.retry_of and r.status == "ok" and r.window}
+    """Disqualified launch -> the one that was run in its place, where that has a number of what was asked for."""
+    return {
+        r.retry_of: r.launch
+        for r in records
+        if r.retry_of and r.status == "ok" and r.window and r.window.samples_per_s and not r.mismatches
+    }
 
 
 def told(launches: Iterable[Sequence[str]]) -> dict[str, str]:
@@ -127,11 +131,11 @@ def _throttled(scene: Scene) -> Iterator[Seen]:
 
 
 def _device_clocks(scene: Scene) -> Iterator[Seen]:
-    """How far the mean clock lay below the highest one, of a device that was at work all the time."""
+    """How far the mean clock lay below the highest one, of a device known to be at work all the time."""
     for device in scene.devices():
         mean, most = (scene.stat(device, "sm_clock_mhz", what) for what in ("mean", "max"))
-        idle = scene.stat(device, "throttle_gpu_idle", "mean") or 0.0
-        if mean is not None and most and idle < 0.05:
+        idle = scene.stat(device, "throttle_gpu_idle", "mean")
+        if mean is not None and most and idle is not None and idle < 0.05:
             yield _below(mean, most, device)
 
 

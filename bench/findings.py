@@ -66,7 +66,7 @@ TABLE = (
          "go on with --resume and a larger budget, or measure on a quieter host"),
     Rule("busy-host", "warning", trust.busy_host, "measure again when nothing else runs: these numbers are too low"),
     Rule("contaminated", "warning", trust.contaminated,
-         "measure again when the machine is quiet: docs/method.md has every cause; those disqualified ran again, within a cap"),
+         "measure again when the machine is quiet: docs/method.md has every cause, and which of them make a launch run again"),
     Rule("foreign-process", "warning", devices.foreign_processes,
          "measure again when the device is free: nvidia-smi shows who is on it"),
     Rule("rank-on-two-devices", "warning", devices.rank_on_other_device,

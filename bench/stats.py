@@ -67,11 +67,6 @@ def mean_interval(logs: ArrayLike, level: float = LEVEL) -> Interval:
     return mean(logs).interval(level)
 
 
-def paired_interval(differences: ArrayLike, level: float = LEVEL) -> Interval:
-    """The ratio whose log is the mean of `differences`, one a block (paired t)."""
-    return mean_interval(differences, level)
-
-
 def welch(a: ArrayLike, b: ArrayLike) -> Estimate:
     """mean(b) - mean(a) of logs from launches that are not paired (Welch-Satterthwaite)."""
     x, y = np.asarray(a, float), np.asarray(b, float)
@@ -147,11 +142,6 @@ def holm_adjusted(p: ArrayLike) -> NDArray[np.float64]:
     return adjusted
 
 
-def holm(p: ArrayLike, alpha: float = 0.05) -> NDArray[np.bool_]:
-    """Which hypotheses to reject so that one wrong rejection among all has chance alpha at most. For gates."""
-    return holm_adjusted(p) <= alpha
-
-
 def benjamini_hochberg_adjusted(p: ArrayLike) -> NDArray[np.float64]:
     """Benjamini and Hochberg's adjusted p-values (1995), in the order given: at most q where rejected.
 
@@ -163,11 +153,6 @@ def benjamini_hochberg_adjusted(p: ArrayLike) -> NDArray[np.float64]:
     stepped = values[order] * len(values) / np.arange(1, len(values) + 1)
     adjusted[order] = np.minimum(np.minimum.accumulate(stepped[::-1])[::-1], 1.0)
     return adjusted
-
-
-def benjamini_hochberg(p: ArrayLike, q: float = 0.05) -> NDArray[np.bool_]:
-    """Which hypotheses to reject so that a share q of them is wrong on average (1995). For matrices."""
-    return benjamini_hochberg_adjusted(p) <= q
 
 
 def bimodal(values: ArrayLike) -> bool:

@@ -6,14 +6,13 @@ A cell closes when its interval is as narrow as wanted, at the cap, or when it k
 import math
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
 import msgspec
 
 from bench.case import FIELDS, Case
-from bench.closing import Closed, Limits, half_width, why_closed
+from bench.closing import Closed, Limits, half_width, summed_up, why_closed
 from bench.contamination import replaced
 from bench.estimate import BLOCK_S
 from bench.plan import MAX_LAUNCHES, MIN_LAUNCHES, STRICT_LAUNCHES, STRICT_TARGET, TARGET, Plan
@@ -206,16 +205,10 @@ class Stopping:
         return min(left, max(0.0, self._time_left_s()))
 
     def summed_up(self) -> str:
-        """Why the cells stopped, in one line: each open one for want of time."""
-        rules = self._rules
-        words: dict[Closed | None, str] = {
-            "converged": f"converged (±{rules.target * 100:g} %)",
-            "cap": f"at the cap of {rules.max_launches} launches",
-            "failing": "failing",
-            None: "still open",
-        }
-        why = Counter(self.why_closed(cell.id) for cell in self._plan.runnable)
-        return "cells: " + ", ".join(f"{why[key]} {text}" for key, text in words.items() if why[key])
+        """Why the cells stopped, in one line."""
+        return summed_up(
+            [self.why_closed(cell.id) for cell in self._plan.runnable], self._rules.limits, "launches"
+        )
 
 
 def shown(records: Sequence[LaunchRecord]) -> list[tuple[int, float]]:

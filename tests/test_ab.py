@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench import ab_file, ab_plan, ab_side, orders
+from bench import ab_file, ab_plan, ab_side, orders, stats
 from bench.ab_file import AbHeader
-from bench.ab_pairs import Pairs
+from bench.ab_pairs import PAIRS, Pairs
 from bench.ab_process import SideLost, SideProcess
 from bench.ab_side import Side
 from bench.case import Case
+from bench.closing import Limits, why_closed
 from bench.errors import UsageError
 from bench.records import Cell
 from bench.stopping import Rules
@@ -374,3 +375,18 @@ def test_a_lent_package_brings_nothing_along(tmp_path):
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert f"append('{tmp_path}')" in done.stdout
+
+
+def test_stopping_by_width_raises_no_alarms_of_its_own() -> None:
+    """Equal sides at 2 % between launches: with eight pairs the interval excludes 0 in 4 to 6.5 % of cells, with five in more."""
+    draws = np.random.default_rng(11).normal(0, 0.02 * np.sqrt(2), (4000, 10))
+
+    def alarms(fewest):
+        limits = Limits(min_launches=fewest, max_launches=10, target=0.02)
+        found = 0
+        for row in draws:
+            n = next(n for n in range(fewest, 11) if why_closed(row[:n].tolist(), n, [("ok", None)], limits))
+            found += stats.mean(row[:n]).p_value < 0.05
+        return found / len(draws)
+
+    assert 0.04 <= alarms(PAIRS) <= 0.065 < alarms(5)

@@ -1,5 +1,6 @@
 """Two sides judged: by allocations, by pairs of blocks, and not at all."""
 
+import dataclasses
 import math
 
 import msgspec
@@ -407,3 +408,13 @@ def test_a_small_change_for_the_worse_is_undecided():
     """It is real and may be larger than the margin; one for the better is better."""
     assert exit_code([row_of("small change", 0.97)]) == 5
     assert exit_code([row_of("small change", 1.03)]) == 0
+
+
+def test_a_copy_is_no_allocation_of_its_own() -> None:
+    """The same launches in another folder would make three allocations of one: refused by name, on either side."""
+    random = np.random.default_rng(3)
+    kept, other = drawn(random, "kept"), drawn(random, "other")
+    copy = dataclasses.replace(kept, name="copy")
+    for base, new in (([kept, copy], [other]), ([other], [kept, copy])):
+        with pytest.raises(UsageError, match=r"^copy: holds launches of kept, to the last digit"):
+            decide(base, new, paired=False, delta=0.02, gate=True)

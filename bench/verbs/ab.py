@@ -51,6 +51,7 @@ def ab(
 
     from bench import __version__
     from bench.ab_file import AbHeader
+    from bench.ab_pairs import PAIRS
     from bench.ab_side import find
     from bench.plan import check_words
     from bench.stopping import Rules, limits
@@ -58,7 +59,10 @@ def ab(
     names = tuple(str(Path(name).absolute()) if name.endswith(".toml") else name for name in suites)
     o.check_limits(quick, strict)
     check_printed(json, markdown)
-    rules = Rules(budget_s=o.parse_budget(budget), seed=seed, **msgspec.structs.asdict(limits(quick, strict)))
+    asked = limits(quick, strict)
+    if not quick:
+        asked = msgspec.structs.replace(asked, min_launches=PAIRS)
+    rules = Rules(budget_s=o.parse_budget(budget), seed=seed, **msgspec.structs.asdict(asked))
     chosen, delta = o.parse_devices(devices), parse_margin(margin or MARGIN)
     check_words(names, sets or ())
     root = _folder(output, names, resume)
