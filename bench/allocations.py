@@ -163,7 +163,9 @@ def _row(pair: Match, label: str, by: _Judging) -> Row:
         p_value=told.p_value if told else None,
         p_adjusted=by.adjusted,
         smallest_visible=stats.smallest_visible(told) if told else None,
-        to_decide=_to_decide(told, by.delta) if word == "inconclusive" and not by.off else None,
+        to_decide=stats.still_to_decide(told, by.delta)
+        if told and word == "inconclusive" and not by.off
+        else None,
         over_launches=_over_launches(pair),
         base_memory_bytes=compared.memory_bytes(pair.base, source),
         new_memory_bytes=compared.memory_bytes(pair.new, source),
@@ -189,14 +191,6 @@ def _over_launches(pair: Match) -> Interval | None:
     if pair.paired or (len(pair.base), len(pair.new)) != (1, 1):
         return None
     return stats.welch(list(pair.base[0].logs.values()), list(pair.new[0].logs.values())).interval()
-
-
-def _to_decide(estimate: stats.Estimate | None, delta: float) -> int | None:
-    """Units a side that would decide; None where that is not known, or what is there would do but for the others."""
-    if estimate is None or estimate.error is None:
-        return None
-    needed = stats.launches_to_decide(estimate.error * math.sqrt(estimate.n), estimate.mean, delta)
-    return needed if needed is not None and needed > estimate.n else None
 
 
 def _notes(pair: Match, by: _Judging) -> Iterator[str]:

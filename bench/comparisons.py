@@ -169,8 +169,7 @@ def _on_cpu(evidence: Evidence, cell: Cell) -> bool:
 def _comparison(evidence: Evidence, pair: Pair, family: Family) -> Comparison:
     a, b, estimate = pair.a, pair.b, pair.estimate
     word = _word(pair, family)
-    spread = None if estimate.error is None else estimate.error * math.sqrt(estimate.n)
-    undecided = word == "inconclusive" and spread is not None and family.off is None
+    undecided = word == "inconclusive" and family.off is None
     assert a.samples_per_s is not None
     assert b.samples_per_s is not None
     return Comparison(
@@ -185,9 +184,7 @@ def _comparison(evidence: Evidence, pair: Pair, family: Family) -> Comparison:
         ratio=estimate.interval(),
         verdict=word,
         smallest_visible=stats.smallest_visible(estimate),
-        launches_to_decide=stats.launches_to_decide(spread or 0.0, estimate.mean, family.delta)
-        if undecided
-        else None,
+        launches_to_decide=stats.still_to_decide(estimate, family.delta) if undecided else None,
         note="; ".join(_notes(evidence, pair, family)) or None,
         p_value=estimate.p_value,
         p_adjusted=family.adjusted,

@@ -82,7 +82,7 @@ def _trains(analysis: Analysis, best: Best, opening: str = "", loss: bool = True
     rate = number(best.samples_per_s.value)
     if case is None:
         return f"{opening}{clip(best.label)} trains {rate} samples/s."
-    who = plural(case.devices, analysis.device_kind)
+    who = plural(case.devices, analysis.device_kind) + (f" on {case.nodes} nodes" if case.nodes > 1 else "")
     how = UNDER.get(case.strategy, f"under {clip(case.strategy, 40)}")
     chosen = _chosen(case, best)
     how += f" with {_listed(chosen)}" if chosen else ""

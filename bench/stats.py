@@ -113,6 +113,15 @@ def smallest_visible(estimate: Estimate, power: float = 0.8) -> float | None:
     return exp(reach * estimate.error) - 1.0
 
 
+def still_to_decide(estimate: Estimate, delta: float = DELTA) -> int | None:
+    """Launches (or other units) a side that would decide; None where that is not known, past the cap, or where what is
+    there would decide but for a correction for many comparisons."""
+    if estimate.error is None:
+        return None
+    needed = launches_to_decide(estimate.error * math.sqrt(estimate.n), estimate.mean, delta)
+    return needed if needed is not None and needed > estimate.n else None
+
+
 def launches_to_decide(s: float, effect: float, delta: float = DELTA, cap: int = 200) -> int | None:
     """Launches until a verdict other than "inconclusive" is to be expected, or None past the cap.
 

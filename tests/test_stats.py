@@ -143,6 +143,7 @@ def test_launches_to_decide_decide() -> None:
     assert [stats.verdict(one) for one in decides] == ["small change", "inconclusive"]
     assert stats.launches_to_decide(s=0.05, effect=0.03, cap=n - 1) is None
     assert stats.launches_to_decide(s=0.0, effect=0.0) == 3
+    assert [stats.still_to_decide(one) for one in decides] == [None, n]
 
 
 def test_benjamini_hochberg() -> None:

@@ -213,7 +213,8 @@ def test_the_page_says_what_was_verified_and_what_was_not(tmp_path):
         ("gradients", "fail", "fc.weight"),
     ]
     page = render(analyse([simulate(tmp_path / "b", [SINGLE, ddp(2)])]))
-    assert "Not checked: `scalemark verify`" in page
+    assert "Not checked: scalemark verify checks it" in page
+    assert "Every cell trains on one device" in render(analyse([simulate(tmp_path / "c", [SINGLE])]))
     assert "Ways of training against one process" not in page
 
 
