@@ -6,7 +6,6 @@ of a pair is what the sides differ by. One launch runs at a time.
 
 import itertools
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +18,6 @@ from bench.ab_file import AbHeader
 from bench.ab_pairs import SIDES, Pairs
 from bench.ab_process import SideProcess
 from bench.answers import Interval
-from bench.errors import UsageError
 from bench.launch import scratch_folder
 from bench.orders import Moved, Planned, Request
 from bench.records import Cell, LaunchRecord
@@ -127,7 +125,7 @@ class Both:
 
 
 def run(root: Path, header: AbHeader, show: Show, resume: bool) -> None:
-    """Run both sides into `root`; with `resume` what is there is counted, and goes on.
+    """Run both sides into `root`, a folder that the caller has locked; with `resume` what is there is counted, and goes on.
 
     Raises UsageError with nothing written, ab_process.SideLost, or what a signal raises.
     """
@@ -153,14 +151,11 @@ def _side(root: Path, header: AbHeader, name: str, lent: Path) -> SideProcess:
 
 @contextmanager
 def _planning(root: Path, resume: bool) -> Iterator[None]:
-    """The folder, with the sides' logs: it is gone where nothing came of it."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{root}: cannot be written ({error.strerror}); name another folder by -o") from None
+    """Where nothing came of it the sides' logs are gone again: a folder without anything goes with its lock."""
     try:
         yield
     except BaseException:
         if not resume:
-            shutil.rmtree(root, ignore_errors=True)
+            for name in ab_file.LOGS:
+                (root / name).unlink(missing_ok=True)
         raise

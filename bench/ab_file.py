@@ -7,10 +7,11 @@ import msgspec
 from bench.ab_side import Side
 from bench.errors import UsageError
 from bench.stopping import Rules
-from bench.store import Store, decoded
+from bench.store import BEGUN, Store, decoded
 
 FILE = "ab.json"
 SCHEMA = 1
+LOGS = ("base.log", "new.log")  # of the sides' conductors
 
 
 class AbHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,16 @@ def write(root: Path, header: AbHeader) -> None:
     temporary.replace(root / FILE)
 
 
+def check_new(root: Path) -> None:
+    """Raise UsageError for a folder that holds a comparison already, or something else."""
+    if (root / FILE).exists():
+        raise UsageError(
+            f"{root}: holds a comparison already; go on with it by --resume, or give another name by -o"
+        )
+    if any(path.name not in (*BEGUN, *LOGS, f"{FILE}.tmp") for path in root.iterdir()):
+        raise UsageError(f"{root}: is in use, but not by a comparison ({FILE} is missing); give another name")
+
+
 def read(root: Path) -> AbHeader:
     """ab.json of a folder. Raises UsageError where it is missing, broken or of a newer version."""
     path = root / FILE
@@ -65,6 +76,8 @@ def check_resumed(root: Path, before: AbHeader, asked: AbHeader) -> None:
     for field in ("suites", "sets", "nproc", "devices", "oversubscribe", "quick"):
         _same(root, field, getattr(before, field), getattr(asked, field))
     _same(root, "seed", before.rules.seed, asked.rules.seed)
+    _same(root, "margin", _percent(before.margin), _percent(asked.margin))
+    _same(root, "intervals of", _percent(before.rules.target), _percent(asked.rules.target))
     for name in ("base", "new"):
         for field in Side.__struct_fields__:
             if field != "scalemark":
@@ -78,6 +91,10 @@ def _same(root: Path, what: str, was: object, now: object) -> None:
             f"--resume: {root} was run with {what} {_word(was)}, and now it is {_word(now)}: give what it was run with,"
             " or leave out --resume and give another name by -o"
         )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:g} %"
 
 
 def _word(value: object) -> str:

@@ -8,7 +8,7 @@ launches.
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,6 @@ from bench.differences import Difference, differences
 from bench.errors import UsageError
 from bench.matched import Match, match
 from bench.outcome import Outcome, Row, exit_code
-from bench.store import Store
-
-__all__ = ["Outcome", "decide", "judge"]
 
 
 @dataclass(frozen=True)
@@ -39,25 +36,6 @@ class _Judging:
         return self.adjusted is not None and self.adjusted <= 1 - stats.LEVEL
 
 
-def judge(
-    base: Sequence[Store],
-    new: Sequence[Store],
-    *,
-    paired: bool,
-    delta: float,
-    gate: bool,
-    allow: Collection[str] = (),
-) -> Outcome:
-    """Judge studies. `paired`: one study a side, whose launches of one block ran side by side.
-
-    `delta` is the margin (0.02), `gate` corrects for many cells by Holm, else by Benjamini-Hochberg, and
-    `allow` names fields that may differ. Raises UsageError as Store does, for a study that is on both sides, and
-    for an unknown field.
-    """
-    ours, theirs = ([compared.read(store, delta) for store in side] for side in (base, new))
-    return decide(ours, theirs, paired=paired, delta=delta, gate=gate, allow=allow)
-
-
 def decide(
     base: Sequence[Allocation],
     new: Sequence[Allocation],
@@ -67,7 +45,12 @@ def decide(
     gate: bool,
     allow: Collection[str] = (),
 ) -> Outcome:
-    """`judge` for allocations that are in memory."""
+    """Judge two sides. `paired`: one allocation a side, whose launches of one block ran side by side.
+
+    `delta` is the margin (0.02), `gate` corrects for many cells by Holm, else by Benjamini-Hochberg, and
+    `allow` names fields that may differ. Raises UsageError for an allocation that is on both sides, and for an
+    unknown field.
+    """
     _check_sides(base, new, paired)
     ours, theirs = _planned(base), _planned(new)
     common = [cell for cell in ours if cell in theirs and _due(base, new, cell)]
@@ -82,7 +65,9 @@ def decide(
     off = next((f"{side.name}: {side.off}" for side in [*base, *new] if side.off), None)
     rows = tuple(
         _row(
-            pair, ours[pair.cell], _Judging(refused[pair.cell], known.get(pair.cell), delta, len(judged), off)
+            pair,
+            ours[pair.cell].label,
+            _Judging(refused[pair.cell], known.get(pair.cell), delta, len(judged), off),
         )
         for pair in pairs
     )
@@ -94,13 +79,17 @@ def decide(
         delta=delta,
         family="Holm" if gate else "Benjamini-Hochberg",
         rows=rows,
-        only_base=tuple(label for cell, label in ours.items() if cell not in theirs),
-        only_new=tuple(label for cell, label in theirs.items() if cell not in ours),
+        only_base=_alone(ours, theirs),
+        only_new=_alone(theirs, ours),
         refusals=refusals,
         differences=tuple(one for one in found if one.role != "refused"),
         exit_code=exit_code(rows),
         off=off,
         note=None if paired or min(len(base), len(new)) >= stats.DECIDABLE else _too_few(base, new),
+        base_environment=base[0].environment,
+        new_environment=new[0].environment,
+        base_unreadable=sum(side.unreadable for side in base),
+        new_unreadable=sum(side.unreadable for side in new),
     )
 
 
@@ -123,9 +112,26 @@ def _check_sides(base: Sequence[Allocation], new: Sequence[Allocation], paired: 
         )
 
 
-def _planned(side: Sequence[Allocation]) -> dict[str, str]:
-    """Every cell of a side and what it is, in words."""
-    return {cell.cell: cell.label for one in reversed(side) for cell in one.cells.values()}
+def _planned(side: Sequence[Allocation]) -> dict[str, Measured]:
+    """Every cell of a side, as the first allocation that has it knows it."""
+    return {cell.cell: cell for one in reversed(side) for cell in one.cells.values()}
+
+
+def _alone(side: Mapping[str, Measured], other: Mapping[str, Measured]) -> tuple[str, ...]:
+    """The cells of one side that the other lacks, in words; with what differs from others that read the same."""
+    by_label: dict[str, list[Measured]] = {}
+    for one in {**side, **other}.values():
+        by_label.setdefault(one.label, []).append(one)
+    return tuple(_told(one, by_label[one.label]) for cell, one in side.items() if cell not in other)
+
+
+def _told(one: Measured, namesakes: Sequence[Measured]) -> str:
+    apart = (
+        f"{name} {value}"
+        for name, value in one.unsaid.items()
+        if any(other.unsaid.get(name) != value for other in namesakes)
+    )
+    return ", ".join([one.label, *apart])
 
 
 def _due(base: Sequence[Allocation], new: Sequence[Allocation], cell: str) -> bool:
@@ -170,6 +176,8 @@ def _row(pair: Match, label: str, by: _Judging) -> Row:
         base_memory_bytes=compared.memory_bytes(pair.base, source),
         new_memory_bytes=compared.memory_bytes(pair.new, source),
         memory_source=source,
+        base_marks=_marks(pair.base),
+        new_marks=_marks(pair.new),
         note="; ".join(_notes(pair, by)) or None,
     )
 
@@ -184,6 +192,10 @@ def _rate(side: Sequence[Measured]) -> float | None:
     """The geometric mean over allocations."""
     known = [one.mean for one in side if one.logs]
     return math.exp(math.fsum(known) / len(known)) if known else None
+
+
+def _marks(side: Sequence[Measured]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(mark for one in side for mark in one.marks))
 
 
 def _over_launches(pair: Match) -> Interval | None:

@@ -5,9 +5,9 @@ from typing import Literal
 import msgspec
 
 from bench.case import Case
-from bench.checked import Verification
 from bench.checkpoint_records import CheckpointRow
 from bench.records import Member, Pair
+from bench.verify_records import Verification
 
 Verdict = Literal["faster", "slower", "equivalent", "small change", "inconclusive", "not comparable"]
 

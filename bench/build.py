@@ -77,7 +77,7 @@ def make_source(case: Case, workload: Workload, strategy: Strategy, place: Place
             f"data set of {length} samples, {place.world_size} ranks, batch {batch}: no whole batch a rank;"
             " lower batch or ranks, or bring more data"
         )
-    source.batches = _epochs(source)
+    source.batches = endless(source)
     return source
 
 
@@ -156,7 +156,8 @@ def _sampler(dataset: Dataset[Any], case: Case, place: Place) -> DistributedSamp
     return DistributedSampler(dataset, place.world_size, place.rank, shuffle=True, seed=case.seed)
 
 
-def _epochs(source: Source) -> Iterator[Any]:
+def endless(source: Source) -> Iterator[Any]:
+    """Batches of the source's loader, an epoch after the other, each in an order of its own."""
     assert source.loader is not None
     for epoch in itertools.count():
         if source.sampler is not None:

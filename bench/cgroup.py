@@ -5,6 +5,7 @@ A quota does not change the affinity mask, so neither os.cpu_count nor sched_get
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path("/sys/fs/cgroup")
 UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number near 2**63
@@ -25,10 +26,38 @@ def cpu_quota(root: Path = ROOT, own: str | None = None) -> float | None:
 
 def memory_limit_bytes(root: Path = ROOT, own: str | None = None) -> int | None:
     """Bytes of memory allowed, the tightest of this process's group and its parents; None: no limit."""
-    texts = [_text(folder / "memory.max") for folder in folders(root, "", own)]
-    texts += [_text(folder / "memory.limit_in_bytes") for folder in folders(root, "memory", own)]
-    limits = [limit for text in texts if (limit := _number(text)) is not None and 0 < limit < UNLIMITED_BYTES]
-    return min(limits, default=None)
+    return min((group.limit_bytes for group in memory_groups(root, own)), default=None)
+
+
+class MemoryGroup(NamedTuple):
+    """A control group with a limit, and where its use is told."""
+
+    folder: Path
+    limit_bytes: int
+    usage: str  # name of a file
+    cache: str  # name of the line in memory.stat: pages of files that the kernel gives up before it kills
+
+    def used_share(self) -> float | None:
+        """Share of the limit that is in use, idle page cache aside; None where that is not told."""
+        used = _number(_text(self.folder / self.usage))
+        if used is None:
+            return None
+        stat = dict(line.partition(" ")[::2] for line in _text(self.folder / "memory.stat").splitlines())
+        return max(0, used - (_number(stat.get(self.cache, "")) or 0)) / self.limit_bytes
+
+
+def memory_groups(root: Path = ROOT, own: str | None = None) -> list[MemoryGroup]:
+    """This process's group and its parents, those of them that limit memory."""
+    kinds = (  # cgroup v2, v1
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    return [
+        MemoryGroup(folder, limit, usage, cache)
+        for controller, file, usage, cache in kinds
+        for folder in folders(root, controller, own)
+        if (limit := _number(_text(folder / file))) is not None and 0 < limit < UNLIMITED_BYTES
+    ]
 
 
 def folders(root: Path, controller: str, own: str | None = None) -> Iterator[Path]:
@@ -48,7 +77,7 @@ def folders(root: Path, controller: str, own: str | None = None) -> Iterator[Pat
             if controller:
                 mounts.append(root / controllers)
     parts = [part for part in path.split("/") if part not in ("", "..")]
-    for mount in mounts:
+    for mount in dict.fromkeys(mounts):
         for depth in range(len(parts), -1, -1):
             yield mount.joinpath(*parts[:depth])
 

@@ -66,12 +66,16 @@ def write_reference(path: Path, found: dict[str, str]) -> None:
 
 
 def differing(found: dict[str, str], folder: Path, references: tuple[str, ...]) -> str | None:
-    """The first tensor that none of the references has, or that is missing; None where all are equal.
+    """The first tensor that is as in none of the references, or that only one side has; None where all are equal.
 
     Several references: torch.distributed.checkpoint takes a replicated tensor from any rank that has it.
     """
     known: list[dict[str, Any]] = [msgspec.json.decode((folder / name).read_bytes()) for name in references]
-    for name in dict.fromkeys([*known[0], *found]):
-        if found.get(name) not in {one.get(name) for one in known} or name not in found:
+    for name in dict.fromkeys(name for one in (*known, found) for name in one):
+        if name not in found:
+            return f"{name} (not there after the load)"
+        if all(name not in one for one in known):
+            return f"{name} (not in what was saved)"
+        if all(found[name] != one.get(name) for one in known):
             return name
     return None

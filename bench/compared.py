@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.describe import describe, level
+from bench.describe import describe, level, unsaid
 from bench.errors import UsageError
 from bench.evidence import Cell, Evidence, gather
 from bench.machine import comparable_facts
@@ -46,6 +46,8 @@ class Measured:
     skipped: bool = False  # its plan said that it cannot run here
     facts: Facts = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()  # of its launches: said beside its number
+    unsaid: Facts = field(default_factory=dict)  # settings that the label leaves out
     memory_bytes: int | None = None  # of the fullest rank
     memory_source: str | None = None
 
@@ -57,7 +59,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Allocation:
-    """One side's stretch of time: its name, its facts, its cells by id. `noted` facts may differ and are said."""
+    """One side's stretch of time: its name, its facts, its cells by id. `noted` facts may differ and are said.
+
+    `environment` is the Python, the folder and the versions that it ran in, where a comparison of two knows them.
+    """
 
     name: str
     facts: Facts
@@ -65,6 +70,8 @@ class Allocation:
     noted: Facts = field(default_factory=dict)
     unit: str = "samples/s"
     off: str | None = None  # why no verdict on it holds: its A/A pair differs
+    unreadable: int = 0  # lines of its launches that are no records
+    environment: str | None = None
 
 
 def read(store: Store, delta: float) -> Allocation:
@@ -75,8 +82,9 @@ def read(store: Store, delta: float) -> Allocation:
     evidence = gather([store])
     header = evidence.headers[0]
     ranks = {str(cell): _columns(rows) for cell, rows in evidence.ranks.groupby("cell", sort=False)}
+    broken = len(evidence.frames.broken)
     try:
-        facts = _study_facts(evidence, header)
+        facts, between = _study_facts(evidence, header), _nodes_facts(header)
     except (TypeError, KeyError, AttributeError, ValueError):
         raise UsageError(
             f"{store.header_path}: `$.host` is not as it was written; put the original file back"
@@ -85,12 +93,15 @@ def read(store: Store, delta: float) -> Allocation:
         name=str(store.root),
         facts=facts,
         cells={
-            cell.id: _measured(cell, ranks.get(cell.id, {}))
+            cell.id: _measured(
+                cell, ranks.get(cell.id, {}), between if cell.case.nodes > 1 else {}, bool(broken)
+            )
             for cell in evidence.cells.values()
             if cell.twin_of is None
         },
         noted={"code": header.git or "unknown"},
         off=differs(evidence, twins(evidence, delta)),
+        unreadable=broken,
     )
 
 
@@ -107,31 +118,39 @@ def _columns(rows: "DataFrame") -> dict[str, list[Any]]:
     return {name: rows[name].tolist() for name in (*EFFECTIVE, *_USED)}
 
 
-def _measured(cell: Cell, ranks: Mapping[str, list[Any]]) -> Measured:
+def _measured(cell: Cell, ranks: Mapping[str, list[Any]], between: Facts, broken: bool) -> Measured:
     memory, source = _memory(ranks)
     notes = [REFERENCE] * cell.reference + ["few steps dominate a window"] * bool(cell.hiccups)
     return Measured(
         cell=cell.id,
         label=describe(cell.case),
         logs={block: y for (_, block), y in cell.logs.items()},
-        doubt=cell.doubt if cell.launches else cell.skipped or "not run",
+        doubt=cell.doubt if cell.launches else cell.skipped or _no_launch(broken),
         skipped=cell.skipped is not None and not cell.launches,
-        facts=dict(_cell_facts(cell, ranks)),
+        facts={**between, **dict(_cell_facts(cell, ranks))},
         notes=(*notes, *["launches fall in two groups"] * cell.two_modes),
+        marks=cell.marks,
+        unsaid=unsaid(cell.case),
         memory_bytes=memory,
         memory_source=source,
     )
 
 
+def _no_launch(broken: bool) -> str:
+    return "no launch that can be read" if broken else "not run"
+
+
 def _study_facts(evidence: Evidence, header: StudyHeader) -> Facts:
-    """What the hosts are, by name; hosts of several nodes are put together."""
-    hosts = [member.host for member in header.nodes] or [header.host]
-    each = [comparable_facts(host) | _more(host) for host in hosts]
-    facts = {name: " / ".join(dict.fromkeys(text(one[name]) for one in each)) for name in each[0]}
+    """What the host is, by name; of several nodes it is the first, on which every cell runs."""
+    facts = _host_facts(header.host)
     prints = {row.fingerprint for cell in evidence.measured for row in cell.shown}
     if len(prints) > 1:  # the study went on elsewhere, or after an upgrade
         facts["fingerprint"] = ", ".join(sorted(prints))
-    return facts | {"scalemark": header.version} | _network_facts(header)
+    return facts | {"scalemark": header.version}
+
+
+def _host_facts(host: Mapping[str, Any]) -> dict[str, str]:
+    return {name: text(value) for name, value in (comparable_facts(host) | _more(host)).items()}
 
 
 def _more(host: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,11 +159,19 @@ def _more(host: Mapping[str, Any]) -> dict[str, Any]:
     return {"rocm": host.get("rocm"), "python": python or None}
 
 
-def _network_facts(header: StudyHeader) -> dict[str, str]:
+def _nodes_facts(header: StudyHeader) -> dict[str, str]:
+    """What concerns the cells that run on several nodes, and no other."""
     if not header.nodes:
         return {}
     speeds = dict.fromkeys(text(member.speed_mbit) for member in header.nodes)
-    return {"nodes_on_one_machine": text(header.box), "interface_speed_mbit": " / ".join(speeds)}
+    each = [_host_facts(member.host) for member in header.nodes]
+    values = {name: list(dict.fromkeys(one[name] for one in each)) for name in each[0]}
+    mixed = (f"{name} {' / '.join(found)}" for name, found in values.items() if len(found) > 1)
+    return {
+        "nodes_on_one_machine": text(header.box),
+        "interface_speed_mbit": " / ".join(speeds),
+        "mixed_nodes": ", ".join(mixed) or "none",
+    }
 
 
 def _cell_facts(cell: Cell, ranks: Mapping[str, list[Any]]) -> Iterator[tuple[str, str]]:

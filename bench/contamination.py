@@ -61,12 +61,18 @@ def judge(scene: Scene) -> Judgement:
 
 
 def replaced(records: Iterable[LaunchRecord]) -> dict[str, str]:
-    """Disqualified launch -> the one that was run in its place, where that has a number of what was asked for."""
-    return {
-        r.retry_of: r.launch
+    """Launches in whose place another one counts, and which, in words: of a disqualified one and its repeat one has a vote.
+
+    The repeat has it where it gave a number of what was asked for and its own telemetry does not disqualify it too;
+    else the first. Neither number is looked at.
+    """
+    return dict(
+        (r.launch, f"run again no better: {r.retry_of} stays")
+        if r.disqualified
+        else (r.retry_of, f"replaced by {r.launch}")
         for r in records
         if r.retry_of and r.status == "ok" and r.window and r.window.samples_per_s and not r.mismatches
-    }
+    )
 
 
 def told(launches: Iterable[Sequence[str]]) -> dict[str, str]:
@@ -82,15 +88,13 @@ def told(launches: Iterable[Sequence[str]]) -> dict[str, str]:
 
 
 def _other_cpus(scene: Scene) -> Iterator[Seen]:
-    """The share of a node's CPUs that went to what is neither rank, worker, engine nor sampler."""
+    """The share of the CPUs that ranks may use which went to what is neither rank, worker, engine nor sampler."""
     own = scene.own_cpus()
     for node, subject in scene.nodes():
         used, count = scene.stat(subject, "cpu_percent", "mean"), scene.cpus.get(node, 1)
         if used is None or node not in own:
             continue
-        others = (
-            used * count - sum(own[node])
-        ) / 100  # the node's is a share of all CPUs, a process's of one
+        others = (used * count - sum(own[node])) / 100  # the node's is a share of these, a process's of one
         if others > MANY_CPUS:
             yield Seen(others / count, f"other processes used {others:.1f} of {count} CPUs{_on(node)}")
 

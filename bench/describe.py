@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from bench.case import Case
 
+UNSAID = ("steps", "timeout_s", "seed")  # what no line says: cells that differ in these alone read the same
+
 
 def loads(case: Case) -> bool:
     """Is there a loader, or does one batch lie on the device?"""
@@ -17,7 +19,7 @@ def needed_phases(case: Case) -> tuple[str, ...]:
 
 def settings(case: Case, leave_out: Iterable[str] = ()) -> dict[str, str]:
     """Model, data and every other field that is not at its default, as text."""
-    skip = {"strategy", "ranks", "nodes", "steps", "timeout_s", "seed", "scaling", *leave_out}
+    skip = {"strategy", "ranks", "nodes", "scaling", *UNSAID, *leave_out}
     always = {"model", "data", "batch"}
     default = Case()
     fields = [name for name in Case.__struct_fields__ if name not in skip]
@@ -26,6 +28,11 @@ def settings(case: Case, leave_out: Iterable[str] = ()) -> dict[str, str]:
         for name in fields
         if name in always or getattr(case, name) != getattr(default, name)
     }
+
+
+def unsaid(case: Case) -> dict[str, str]:
+    """The fields that `describe` leaves out, as text."""
+    return {name: level(getattr(case, name)) for name in UNSAID}
 
 
 def level(value: object) -> str:

@@ -8,14 +8,15 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench import plugins
-from bench.apart import FLOOR, Apart, Tensors, apart, apart_each, differing
 from bench.case import Case
-from bench.checked import Check
 from bench.float64 import Untellable, line
-from bench.normed import Outputs, moments
 from bench.place import Place
 from bench.single_process import Shards, Single, Step
 from bench.strategies._ddp import POWERSGD_START
+from bench.verify_batchnorm import Outputs, moments
+from bench.verify_records import Check
+from bench.verify_rounding import left_out
+from bench.verify_tensors import FLOOR, Apart, Tensors, apart, apart_each, differing
 
 TRAINED = ("gradients", "global batch", "loss", "batch norm", "parameters")
 LOSSY = {
@@ -83,7 +84,7 @@ class Equality:
         held = dict(self._single.model.named_buffers())
         running = {n: b for n, b in held.items() if n.rpartition(".")[0] in norms}
         rest = {n: b for n, b in held.items() if n not in running}
-        own: Tensors = dict(self._single.model.named_parameters())
+        own: Tensors = {n: p.detach() for n, p in self._single.model.named_parameters()}
         return [
             self._gradients_told(),
             self._whole_told(),
@@ -221,10 +222,14 @@ class Equality:
             return self._beyond
         if self._no_whole:
             return Check(name="global batch", outcome="cannot tell", detail=self._no_whole)
-        outcome = "known" if self._lossy else "pass"
-        return self._told(
-            "global batch", "gradients equal to those of one process on the whole batch", outcome
+        equal = "gradients equal to those of one process on the whole batch"
+        if not self._lossy:
+            return self._told("global batch", equal)
+        until = (
+            f" until PowerSGD compresses, in {POWERSGD_START} steps" if self._compressed is not None else ""
         )
+        rounded = "" if until else f", but for what comm_hook {self._case.comm_hook} rounds, as asked"
+        return self._told("global batch", equal + until + rounded, "known")
 
     def _statistics(self, running: dict[str, Tensor], ours: Tensors, synced: str | None) -> Check:
         if not self._single.normed:
@@ -247,11 +252,11 @@ class Equality:
     def _parameters(
         self, theirs: Tensors, ours: Tensors, rest: Tensors, buffers: Tensors, ranks: Check | None
     ) -> Check:
-        """`theirs` and `ours` are parameters, by one scale: an optimizer's step is as long in all. `rest`: buffers."""
+        """`theirs` and `ours` are parameters; `rest` and `buffers` are what else there is."""
         if ranks is not None:
             return ranks
         limit = math.inf if self._lossy else max(self._tolerance, MOVED)
-        found = apart(self._single.telling(ours), self._single.telling(theirs), limit, floor=1.0)
+        found, left = self._single.rounding.apart(ours, theirs, limit)
         if found.first is None:
             found = max(
                 found, apart_each(buffers, rest, limit), key=lambda one: (one.first is not None, one.relative)
@@ -264,9 +269,8 @@ class Equality:
         if self._lossy:
             told = f"equal on all ranks; compressed gradients took them {found.relative:.1e} of the largest value away"
             return Check(name="parameters", outcome="known", detail=told, relative=found.relative)
-        return self._told(
-            "parameters", f"after {self._steps} steps equal on all ranks and to those of one process"
-        )
+        equal = f"after {self._steps} steps equal on all ranks and to those of one process"
+        return left_out(left, theirs, equal) if left else self._told("parameters", equal)
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -274,9 +278,9 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - the user's tensors
-        return Check(name=name, outcome="cannot tell", detail=f"cannot be compared: {line(error)}")
+        return Check(name=name, outcome="cannot tell", detail=_reason(error, "cannot be compared"))
 
 
-def _reason(error: BaseException) -> str:
-    """Of what could not be told, the reason; of any other exception, what it was."""
-    return str(error) if isinstance(error, Untellable) else f"not in float64: {line(error)}"
+def _reason(error: BaseException, what: str = "not in float64") -> str:
+    """Of what could not be told, the reason; of any other exception, `what` could not be done, and what it was."""
+    return str(error) if isinstance(error, Untellable) else f"{what}: {line(error)}"

@@ -12,11 +12,11 @@ import numpy as np
 from bench import frame, stats
 from bench.answers import Interval
 from bench.case import Case
-from bench.checked import Verification
 from bench.closing import Closed, Limits, why_closed
 from bench.contamination import told
 from bench.records import PHASES, StudyHeader
 from bench.store import Store, finite
+from bench.verify_records import Verification
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -213,11 +213,11 @@ def _launch_row(record: LaunchRecord, study: str, suite: str | None) -> dict[str
 _RECORD_FIELDS = frozenset(LaunchRecord.__struct_fields__) - frozenset(CASE_FIELDS)
 
 
-def _leave_out(row: dict[str, Any], replaced_by: str | None) -> None:
-    """A contaminated launch in whose place another was run has no vote."""
-    if replaced_by is not None and row["reject"] is None:
-        words = "; ".join(row["contaminated"])
-        row |= {"cause": "contaminated", "reject": f"{words}; replaced by {replaced_by}", "comparable": False}
+def _leave_out(row: dict[str, Any], instead: str | None) -> None:
+    """A contaminated launch in whose place another counts has no vote; `instead` says which."""
+    if instead is not None and row["reject"] is None:
+        words = "; ".join((*row["contaminated"], instead))
+        row |= {"cause": "contaminated", "reject": words, "comparable": False}
 
 
 def _reject(record: LaunchRecord) -> tuple[str, str] | tuple[None, None]:

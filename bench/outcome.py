@@ -36,11 +36,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     base_memory_bytes: int | None = None
     new_memory_bytes: int | None = None
     memory_source: str | None = None
+    base_marks: tuple[str, ...] = ()  # of the launches: what has to be said beside their numbers
+    new_marks: tuple[str, ...] = ()
     note: str | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a comparison says. `refusals` are the differences that may not be, `differences` the others."""
+    """Everything a comparison says. `refusals` are the differences that may not be, `differences` the others.
+
+    `base_environment` and `new_environment` are the Python, folder and versions of sides that ran in one allocation.
+    """
 
     method: Method
     base: tuple[str, ...]
@@ -56,6 +61,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     off: str | None = None  # why no verdict holds: an A/A pair differs
     note: str | None = None  # why nothing can be decided, and what would
+    base_environment: str | None = None
+    new_environment: str | None = None
+    base_unreadable: int = 0  # lines of its launches that are no records, and in no number here
+    new_unreadable: int = 0
 
 
 def exit_code(rows: Sequence[Row]) -> int:

@@ -109,6 +109,8 @@ def _table(outcome: Outcome, rows: Sequence[Row], names: dict[str, str]) -> Tabl
 def _entry(heading: str, text: str, row: Row) -> Entry:
     if heading == "verdict":
         return Entry(text, tone=text.replace(" ", "-"))
+    if heading in words.LEFT:
+        return Entry(text, hint=clip(words.marks(row), 600) if heading == "marks" else "")
     value = _rate(heading, row) if "(" in heading else SORTED.get(heading, lambda row: row.to_decide)(row)
     return Entry(text, sort=value, tone="missing" if text.startswith((MISSING, "–")) else "")
 

@@ -19,7 +19,7 @@ ORDER: tuple[Verdict, ...] = (
     "equivalent",
 )
 MOST = 10  # names in a line, and notes
-LEFT = ("cell", "verdict")  # headings of columns that hold text
+LEFT = ("cell", "verdict", "marks")  # headings of columns that hold text
 
 Column = tuple[str, Callable[[Row], str]]
 
@@ -49,8 +49,12 @@ def method(outcome: Outcome) -> str:
 
 def remarks(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """What has to be said besides the cells: a word, and a sentence."""
-    yield "base", _names(outcome.base, ", ")
-    yield "new", _names(outcome.new, ", ")
+    yield "base", _side(outcome.base, outcome.base_environment)
+    yield "new", _side(outcome.new, outcome.new_environment)
+    unreadable = {"base": outcome.base_unreadable, "new": outcome.new_unreadable}
+    for side, count in unreadable.items():
+        if count:
+            yield "unreadable", f"{side}: {wording.plural(count, 'line')} of its launches, in no number here"
     for one in outcome.refusals:
         yield "not comparable", f"{_told(outcome, one)} (if that is what is under test: --allow {one.field})"
     for one in outcome.differences:
@@ -62,6 +66,11 @@ def remarks(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "no verdict", outcome.off
     if outcome.note:
         yield "not judged", outcome.note
+
+
+def _side(names: Sequence[str], environment: str | None) -> str:
+    """`results/ab/base: /env/bin/python in /checkout (torch 2.9.1, git 3f2a91c)`."""
+    return _names(names, ", ") + (f": {clip(environment, 400)}" if environment else "")
 
 
 def _names(names: Sequence[str], between: str) -> str:
@@ -120,7 +129,27 @@ def columns(outcome: Outcome, names: dict[str, str]) -> list[Column]:
         found.append((decide, lambda row: str(row.to_decide or "–")))
     if any(row.memory_source for row in rows):
         found.append(("memory", memory))
+    if any(row.base_marks or row.new_marks for row in rows):
+        found.append(("marks", lambda row: clip("; ".join(_marks(row, _word)), 160)))
     return found
+
+
+def marks(row: Row) -> str:
+    """What has to be said beside the numbers, in full: `steady state assumed; new: busy host: ...`."""
+    return "; ".join(_marks(row, str))
+
+
+def _word(mark: str) -> str:
+    """What a mark is called: `busy host`, of `busy host: other processes used 0.8 of 2 CPUs`."""
+    return mark.partition(":")[0]
+
+
+def _marks(row: Row, show: Callable[[str], str]) -> Iterator[str]:
+    """Those of both sides, then those of one."""
+    ours, theirs = (dict.fromkeys(map(show, side)) for side in (row.base_marks, row.new_marks))
+    yield from (mark for mark in ours if mark in theirs)
+    yield from (f"base: {mark}" for mark in ours if mark not in theirs)
+    yield from (f"new: {mark}" for mark in theirs if mark not in ours)
 
 
 def memory(row: Row) -> str:

@@ -103,10 +103,10 @@ class Recorder:
         return [mark for mark in found if mark]
 
     def _cpus(self) -> dict[int, int]:
-        """CPUs of each node."""
+        """CPUs that ranks may use, of each node: the sampler reads these."""
         members = self._team.members if self._team is not None else ()
-        counted = {member.node: int(member.host.get("cpus_counted") or 1) for member in members}
-        return counted | {0: self._host.cpus_counted}
+        allowed = {member.node: int(member.host.get("cpus_affinity") or 1) for member in members}
+        return allowed | {0: self._host.cpus_affinity}
 
     def oversubscribed(self, case: Case) -> bool:
         """Whether a case has more ranks than there are accelerators."""

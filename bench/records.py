@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from bench.case import Case
-from bench.checked import Check
 from bench.checkpoint_records import Attempt, Checkpointing
+from bench.verify_records import Check
 
 SCHEMA = 1
 

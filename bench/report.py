@@ -106,8 +106,13 @@ def _pictures(analysis: Analysis, files: dict[str, list[Row]], labels: dict[str,
         )
         for name, figure in _figures().items()
         for rows in (files[f"{name}.csv"],)
-        if rows or not (figure.optional or (analysis.checkpoints and not analysis.cells))
+        if rows or not (figure.optional or _only_saved(analysis))
     ]
+
+
+def _only_saved(analysis: Analysis) -> bool:
+    """Whether checkpoints are all that there is."""
+    return bool(analysis.checkpoints) and not analysis.cells
 
 
 def _page(analysis: Analysis, files: dict[str, list[Row]], folder: str) -> str:
@@ -163,6 +168,7 @@ def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
         "trust": [*report_verify.tables(analysis), *report_trust.tables(analysis, labels)],
         "trust_facts": [report_verify.fact(analysis), *report_trust.facts(analysis, labels)],
         "facts": report_facts.facts(analysis.host),
+        "only_saved": _only_saved(analysis),
         "counted": report_facts.counted(analysis.cells),
         "launches": sum(cell.launches for cell in analysis.cells),
     }

@@ -1,11 +1,13 @@
 """The verdict card: what a reader who reads nothing else should know, and what can't be said."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bench import wording
+from bench import report_checkpoints, wording
 from bench.answers import Analysis, Best, CellResult, Comparison, Curve, Interval, Point
 from bench.case import Case
+from bench.checkpoint_records import CheckpointRow
 from bench.measures import format_change
 from bench.plugins import clip
 from bench.wording import duration, number, plural, share
@@ -40,21 +42,22 @@ class Card:
 
 def card(analysis: Analysis) -> Card:
     """The card of a study, also of one in which nothing won."""
-    best = analysis.best
+    best, rows = analysis.best, analysis.checkpoints
     tiles = [*(_tiles(analysis, best) if best else []), _warnings(analysis)]
-    headline = _headline(analysis, best) if best else _without_best(analysis)
+    if rows and not analysis.cells:
+        return Card(report_checkpoints.headline(rows), [*tiles, *_saving(rows)], [], [])
+    headline = _headline(analysis, best) if best else "No configuration can be called best."
     return Card(headline, tiles, _settings(analysis), _limits(analysis), clip(analysis.off or "", 300))
 
 
-def _without_best(analysis: Analysis) -> str:
-    """Of a study in which nothing won; one of checkpoints alone has no cells at all."""
-    rows = analysis.checkpoints
-    if analysis.cells or not rows:
-        return "No configuration can be called best."
-    saved = sum(row.kind == "save" and row.outcome == "ok" for row in rows)
-    known = [row.equal for row in rows if row.equal is not None]
-    back = f"{sum(known)} of the {len(known)} loads that went well brought every tensor back bit by bit"
-    return f"{plural(saved, 'checkpoint')} saved; {back}."
+def _saving(rows: Sequence[CheckpointRow]) -> Iterator[Tile]:
+    """How long the training stands still for a checkpoint, at best and at worst."""
+    known = sorted(
+        (row.seconds, report_checkpoints.name(row)) for row in rows if row.kind == "save" and row.seconds
+    )
+    ends = [*known[:1], *known[1:][-1:]]
+    for title, (seconds, name) in zip(("Shortest save", "Longest save"), ends, strict=False):
+        yield Tile(title, duration(seconds), clip(name, 100), "#checkpoints")
 
 
 def _headline(analysis: Analysis, best: Best) -> str:

@@ -8,6 +8,7 @@ from bench.tables import Column, Entry, Spec, Table, amount, build, number_colum
 
 FILE = "checkpoints.csv"
 FORMATS = {"state_dict": "state dict", "model": "whole model", "dcp": "dcp"}
+LOST = {"failed": "failed", "refused": "were refused by torch", "mismatch": "did not fit the model's keys"}
 Group = Sequence[CheckpointRow]
 
 
@@ -63,6 +64,27 @@ def loads(rows: Iterable[CheckpointRow]) -> Table:
     ]
     note = "in place: dcp reads into the tensors that are there. Times are those with map_location at this rank's device."
     return build("Loaded", groups.values(), spec, FILE, note)
+
+
+def headline(rows: Sequence[CheckpointRow]) -> str:
+    """What came of all of them, for a study that has nothing else."""
+    saves = [row for row in rows if row.kind == "save"]
+    saved = sum(row.outcome == "ok" for row in saves)
+    text = f"{saved} of {len(saves)} checkpoints were saved"
+    tried = [row for row in rows if row.kind == "load"]
+    if not tried:
+        return f"{text}; none was loaded."
+    back = sum(row.equal is True for row in tried)
+    counts = {words: sum(row.outcome == outcome for row in tried) for outcome, words in LOST.items()}
+    counts["changed a tensor"] = sum(row.equal is False for row in tried)
+    rest = [f"{count} {words}" for words, count in counts.items() if count]
+    told = f"; {', '.join(rest)}" if rest else ""
+    return f"{text}. {back} of {len(tried)} loads brought every tensor back bit by bit{told}."
+
+
+def name(row: CheckpointRow) -> str:
+    """A way to save: DDP × 2, state dict, rank 0."""
+    return f"{saver(row)}, {FORMATS[row.format]}, {row.writer}"
 
 
 def saver(row: CheckpointRow) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from bench.answers import Analysis
-from bench.checked import CHECKS, Check, Way
 from bench.plugins import Row
 from bench.tables import Column, Entry, Spec, Table, amount, build, number_column, word
-from bench.verified import summed_up
+from bench.verify_records import CHECKS, Check, Way
+from bench.verify_words import summed_up
 
 SIGNS = {"pass": "✓", "known": "known", "fail": "differs", "cannot tell": "?", "not applicable": "–"}
 TONES = {

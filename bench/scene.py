@@ -19,7 +19,7 @@ class Scene:
     telemetry: Stats
     window_s: float
     ranks: Sequence[RankSummary]
-    cpus: Mapping[int, int]  # of each node
+    cpus: Mapping[int, int]  # of each node, those that ranks may use
     shared: bool = False  # all nodes are on one machine
     cold: bool = False  # the case asks for files that are not in the page cache
 

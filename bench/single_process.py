@@ -5,6 +5,7 @@ the global batch, and once as the way of training means it to be taken: shard by
 each replica's own statistics. What lies between these two is no fault, and is told with its reason.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,15 +18,16 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench import plugins, recipe
-from bench.apart import Tensors, apart, buffers, digests, gradients
-from bench.apart import parameters as parameters_of
 from bench.case import Case
 from bench.float64 import Untellable, Watch, calm, join, line, to_double
-from bench.normed import Chunked
 from bench.place import Place
 from bench.user import workload as build_workload
+from bench.verify_batchnorm import Chunked
+from bench.verify_rounding import Rounding
+from bench.verify_tensors import NOT_FINITE, Tensors, apart, buffers, digests, gradients
+from bench.verify_tensors import parameters as parameters_of
 
-EPS = 2.3e-16  # of float64
+SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")  # that torchelastic sets
 Shards = Sequence[Sequence[Any]]  # batches of one step: micro-batches, and of each one a rank
 
 
@@ -70,7 +72,7 @@ class Single:
             msgspec.structs.replace(self._case, fused=False), self._workload, alone, self.model
         )
         self._buffers: list[list[Tensor]] = []  # of each replica
-        self._moved: dict[str, Tensor] = {}
+        self.rounding = Rounding()
 
     @property
     def normed(self) -> bool:
@@ -81,14 +83,6 @@ class Single:
     def replicas(self) -> int:
         """Copies of the model that train together."""
         return self._case.ranks if self._strategy.single_process else self._world
-
-    def telling(self, tensors: Mapping[str, Tensor]) -> Tensors:
-        """The tensors with zeros where the gradient of a step was nothing but rounding: what becomes of it is chance.
-
-        A bias before BatchNorm has such a gradient, and AdamW makes a step as long as any of it.
-        """
-        known = self._moved
-        return {name: t.detach() * known[name] if name in known else t for name, t in tensors.items()}
 
     @property
     def _chunked(self) -> bool:
@@ -109,6 +103,8 @@ class Single:
         with self._kept(), torch.no_grad():
             torch.manual_seed(self._case.seed + 7919)
             other = float(self._loss(batch))
+        if not math.isfinite(one):
+            raise Untellable(f"{NOT_FINITE}: its loss is {one}")
         if not abs(one - other) <= (1e-12 if self.narrow is None else 1e-5) * abs(one):
             raise Untellable(
                 f"the model draws random numbers in training: equal batches gave a loss of {one:.6g} and {other:.6g}"
@@ -131,6 +127,8 @@ class Single:
         else:
             loss, own = self._passes(joined)
             found = own if found is None else found  # one pass, and that on everything
+        if not math.isfinite(loss):
+            raise Untellable(f"{NOT_FINITE}: its loss is {loss}")
         self._set(own)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -199,12 +197,9 @@ class Single:
 
     def _set(self, found: Mapping[str, Tensor | None]) -> None:
         known = {name: one for name, one in found.items() if one is not None}
-        rounding = 100 * EPS * max((float(g.abs().max()) for g in known.values()), default=0.0)
+        self.rounding.step(known)
         for name, parameter in self.model.named_parameters():
             parameter.grad = known.get(name)
-            if name in known:
-                moved = known[name].abs() > rounding
-                self._moved[name] = moved & self._moved.get(name, moved)
 
     @contextmanager
     def _as(self, replica: int) -> Iterator[None]:
@@ -227,12 +222,16 @@ class Single:
 @contextmanager
 def _alone() -> Iterator[None]:
     """The environment says that there is one process: a model that looks there is built as it would be then."""
-    before = {name: os.environ.get(name) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
-    os.environ.update(dict.fromkeys(before, "1"))
+    before = {name: os.environ.get(name) for name in SIZES}
+    os.environ.update(dict.fromkeys(SIZES, "1"))
     try:
         yield
     finally:
-        os.environ.update({name: value for name, value in before.items() if value is not None})
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _clones(tensors: Any) -> list[Tensor]:

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from bench.checked import VERIFY_SCHEMA, Verification
 from bench.checkpoint_records import CheckpointRow
 from bench.errors import UsageError
 from bench.records import PHASES, SCHEMA, LaunchRecord, RankTrace, StudyHeader
+from bench.verify_records import VERIFY_SCHEMA, Verification
 
 RESULTS = Path("results")
 HEADER = "study.json"
@@ -36,7 +36,7 @@ CHECKPOINTS = "checkpoints.jsonl"
 VERIFIED = "verify.json"
 
 _LARGE = re.compile(rb"\d{19}|[eE]\+?\d\d")  # 1e30 is a whole number, too, where one is expected
-_BEGUN = (".lock", ".writable", f"{HEADER}.tmp")  # what a run leaves that was killed before it had its header
+BEGUN = (".lock", ".writable", f"{HEADER}.tmp")  # what a run leaves that was killed before it had its header
 
 _records = msgspec.json.Decoder(LaunchRecord)
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Store:
                 raise UsageError(
                     f"{self.root}: holds a study already; go on with it by --resume, or give another name by -o"
                 )
-        elif self.root.exists() and any(path.name not in _BEGUN for path in self.root.iterdir()):
+        elif self.root.exists() and any(path.name not in BEGUN for path in self.root.iterdir()):
             raise UsageError(
                 f"{self.root}: is in use, but not by a study ({HEADER} is missing); give another name"
             )
@@ -263,8 +263,8 @@ class Store:
     def _clear(self) -> None:
         """Remove the folder where it has only what a run begins with; its name is free for the next one."""
         with contextlib.suppress(OSError):
-            if {path.name for path in self.root.iterdir()} <= set(_BEGUN):
-                for name in _BEGUN:
+            if {path.name for path in self.root.iterdir()} <= set(BEGUN):
+                for name in BEGUN:
                     (self.root / name).unlink(missing_ok=True)
                 self.root.rmdir()
 
@@ -324,6 +324,11 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _not_a_study(root: Path) -> str:
+    if all((root / side / HEADER).is_file() for side in ("base", "new")):
+        return (
+            f"{root}: holds both sides of scalemark ab, a study each: name {root / 'base'} or {root / 'new'}, or compare"
+            f" them by scalemark compare {root}"
+        )
     if root.exists():
         return f"{root}: not a study: {HEADER} is missing; name a folder that `scalemark run` has written"
     known = sorted(path.parent.name for path in root.parent.glob(f"*/{HEADER}"))

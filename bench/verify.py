@@ -14,14 +14,14 @@ import msgspec
 from bench import launch as launching
 from bench import plugins, verify_cache
 from bench.case import Case
-from bench.checked import Verification, Way
 from bench.joint import ordinals
 from bench.launch import Engine, EngineLost, Progress, Result
 from bench.machine import Host, device_kind, slots
 from bench.nodes import Team
 from bench.records import Launch
 from bench.store import Store
-from bench.ways import STEPS
+from bench.verify_records import Verification, Way
+from bench.verify_ways import STEPS
 
 LIMIT_S = 60.0  # for one way, in a check before a study
 

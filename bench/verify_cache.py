@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 
 from bench.case import canonical
-from bench.checked import Way
 from bench.environment import cache_folder
 from bench.errors import UsageError
 from bench.machine import Host, fingerprint
 from bench.options import built_first
 from bench.sameness import mine
-from bench.verified import GOOD
+from bench.verify_records import Way
+from bench.verify_words import GOOD
 
 
 def read(way: Way, host: Host) -> Way | None:

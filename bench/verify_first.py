@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from bench import verify_cache
-from bench.checked import Way
 from bench.estimate import BLOCK_S, LAUNCH_S
 from bench.machine import Host
 from bench.nodes import Team
 from bench.plan import Plan
 from bench.store import Store
 from bench.study import signals
-from bench.verified import summed_up
 from bench.verify import Verifier
-from bench.ways import BATCH, STEPS, ways
+from bench.verify_records import Way
+from bench.verify_ways import BATCH, STEPS, ways
+from bench.verify_words import summed_up
 
 LEAVE_OUT = "--no-verify leaves it out"
 LIMIT_S = 60.0  # a check before a study takes no longer, nor more than a share of the study's time

@@ -3,10 +3,10 @@
 import psutil
 from torch import nn
 
-from bench.apart import everyone
 from bench.case import Case
 from bench.cgroup import memory_limit_bytes
 from bench.place import Place
+from bench.verify_tensors import everyone
 
 COPIES = 6  # of all parameters in a rank: weights, gradients, optimizer state, buckets, copies to compare
 REFERENCE = 6  # on rank 0 besides: weights, two sets of gradients, optimizer state, weights to begin from

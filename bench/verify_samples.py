@@ -2,22 +2,24 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
-from bench import coverage
-from bench.apart import digest, everyone
-from bench.build import Source
+from bench.build import Source, endless
 from bench.case import Case
-from bench.checked import Check
+from bench.verify_epochs import epochs, samples
+from bench.verify_records import Check
+from bench.verify_tensors import digest, everyone
 from bench.workload import Workload
 
 MOST = 5_000_000  # samples whose order is looked at
-EPOCHS = 4  # so that a tiny data set does not have the same order by chance
+EPOCHS = 4  # whose orders are held against each other
 SAMPLES = ("data", "samples", "epochs")
 
 
@@ -35,18 +37,26 @@ def sampled(case: Case, workload: Workload, source: Source) -> tuple[list[Check]
     if length > MOST:
         told = f"{length} samples: more than are looked at ({MOST})"
         return [data, *(Check(name=name, outcome="cannot tell", detail=told) for name in SAMPLES[1:])], True
-    orders = [_order(sampler, epoch) for epoch in (*range(EPOCHS), 0)]
+    orders, (again,) = _orders(source, EPOCHS), _orders(source, 1)
     firsts = everyone(orders[0])
     return [
         data,
-        coverage.samples(firsts, length, loader.batch_size or 1),
-        coverage.epochs(orders[:-1], orders[-1]),
+        samples(firsts, length, loader.batch_size or 1),
+        epochs(orders, again),
     ], True
 
 
-def _order(sampler: Any, epoch: int) -> np.ndarray:
-    sampler.set_epoch(epoch)
-    return np.fromiter(sampler, dtype=np.int64)
+def _orders(source: Source, count: int) -> list[np.ndarray]:
+    """This rank's indices of the first epochs: the measured loop's own epochs, of a loader that gives indices."""
+    assert source.sampler is not None and source.dataset_len is not None
+    indices: DataLoader[Any] = DataLoader(
+        range(source.dataset_len),  # type: ignore[arg-type]
+        batch_size=max(1, len(source.sampler)),  # an epoch is one batch
+        sampler=source.sampler,
+        collate_fn=np.array,
+        generator=torch.Generator(),
+    )
+    return list(islice(endless(replace(source, loader=indices, epochs=[0])), count))
 
 
 def _same(case: Case, workload: Workload, dataset: Any, length: int) -> Check:

@@ -13,20 +13,21 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench import apart, plugins, progress, recipe
+from bench import plugins, progress, recipe
+from bench import verify_tensors as tensors
 from bench.build import Source, make_model, make_source, move
 from bench.case import Case
-from bench.checked import Check
 from bench.equality import TRAINED, Equality
 from bench.float64 import Untellable, calm, doubled, mapped, to_double
 from bench.joining import enter
 from bench.loop import Training
-from bench.normed import Outputs
 from bench.options import data_plugin
 from bench.place import Place
 from bench.records import Launch
 from bench.single_process import Single
 from bench.user import workload as build_workload
+from bench.verify_batchnorm import Outputs
+from bench.verify_records import Check
 from bench.verify_room import no_room
 from bench.verify_samples import sampled
 from bench.workload import Workload
@@ -43,7 +44,7 @@ def work(
     torch.manual_seed(case.seed)
     workload = build_workload(case)
     case = _loading(case, workload)
-    weights: apart.Tensors = apart.parameters(workload.model) | apart.buffers(workload.model)
+    weights: tensors.Tensors = tensors.parameters(workload.model) | tensors.buffers(workload.model)
     checks = [_weights(weights, single, strategy)]
     torch.manual_seed(case.seed + 1 + place.rank)
     source = make_source(case, workload, strategy, place)
@@ -66,21 +67,21 @@ def _loading(case: Case, workload: Workload) -> Case:
     return msgspec.structs.replace(case, data=data, data_args={})
 
 
-def _weights(weights: apart.Tensors, single: Single | None, strategy: plugins.Strategy) -> Check:
+def _weights(weights: tensors.Tensors, single: Single | None, strategy: plugins.Strategy) -> Check:
     """Whether all ranks, and one process on its own, build the same model."""
-    by_rank = apart.everyone(apart.digests(weights))
-    found = apart.unequal(by_rank)
+    by_rank = tensors.everyone(tensors.digests(weights))
+    found = tensors.unequal(by_rank)
     if found is not None:
-        between = apart.between(weights, *found)
+        between = tensors.between(weights, *found)
         told = f"ranks build different models: {between.told()} between rank 0 and rank {found[1]}"
         mended = "; DDP sends rank 0's to all" if strategy.ddp_options else ""
-        return apart.differing("weights", between, 0.0, told + mended)
-    if single is not None and (other := apart.unequal([by_rank[0], single.digests])) is not None:
+        return tensors.differing("weights", between, 0.0, told + mended)
+    if single is not None and (other := tensors.unequal([by_rank[0], single.digests])) is not None:
         name = other[0]
         theirs = single.tensors()
-        between = apart.apart({name: weights.get(name)}, {name: theirs.get(name)}, 0.0)
+        between = tensors.of_one(name, weights.get(name), theirs.get(name))
         told = f"one process on its own, with the same seed, builds another model: {between.told()}"
-        return apart.differing("weights", between, 0.0, told)
+        return tensors.differing("weights", between, 0.0, told)
     count = len(by_rank)
     ranks = "the process's own" if count == 1 else f"those of {count} ranks"
     told = f"{len(weights)} tensors: {ranks} and those that one process builds by itself have equal hashes"
@@ -89,16 +90,16 @@ def _weights(weights: apart.Tensors, single: Single | None, strategy: plugins.St
 
 def _trained(
     case: Case, workload: Workload, strategy: plugins.Strategy, place: Place, source: Source, single: Single | None,
-    weights: apart.Tensors,
+    weights: tensors.Tensors,
 ) -> list[Check]:  # fmt: skip
     """Train a few steps, rank 0 with the reference beside it."""
-    why = next(filter(None, apart.everyone(_unready(case, workload, place))), None)
+    why = next(filter(None, tensors.everyone(_unready(case, workload, place))), None)
     judge = Equality(case, strategy, place, single, weights) if single is not None and why is None else None
     loaded = _loaded(case, source) if why is None else []
     if why is None:
-        by_rank = apart.to_first(loaded)
+        by_rank = tensors.to_first(loaded)
         told = judge.look(_moved(by_rank, place, case)) if judge is not None else None
-        why = apart.everyone(told)[0]
+        why = tensors.everyone(told)[0]
     if why is not None:
         return [Check(name=name, outcome="cannot tell", detail=why) for name in TRAINED]
     model = make_model(case, workload, strategy, place)
@@ -114,15 +115,15 @@ def _trained(
     for step in range(case.steps):
         if step:
             loaded = _loaded(case, source)
-            by_rank = apart.to_first(loaded)
+            by_rank = tensors.to_first(loaded)
         loss = _backward(training, loaded)
-        gradients = apart.gradients(model)
-        told_by = apart.to_first((loss, outputs.last if outputs is not None else None))
+        gradients = tensors.gradients(model)
+        told_by = tensors.to_first((loss, outputs.last if outputs is not None else None))
         if judge is not None:
             mean = sum(one for one, _ in told_by) / len(told_by)
             judge.take(_moved(by_rank, place, case), mean, gradients, [last for _, last in told_by])
         training.step()
-    after, buffers = apart.parameters(model), apart.buffers(model)
+    after, buffers = tensors.parameters(model), tensors.buffers(model)
     ranks = _ranks_differ(after)
     return judge.end(after, buffers, ranks, synced[0] if synced else None) if judge is not None else []
 
@@ -161,11 +162,11 @@ def _backward(training: Training, batches: list[Any]) -> float:
     return total
 
 
-def _ranks_differ(after: apart.Tensors) -> Check | None:
+def _ranks_differ(after: tensors.Tensors) -> Check | None:
     """The failed check where ranks do not hold the same parameters after their last step."""
-    found = apart.unequal(apart.everyone(apart.digests(after)))
+    found = tensors.unequal(tensors.everyone(tensors.digests(after)))
     if found is None:
         return None
-    between = apart.between(after, *found)
+    between = tensors.between(after, *found)
     told = f"ranks hold different parameters: {between.told()} between rank 0 and rank {found[1]}"
-    return apart.differing("parameters", between, 0.0, told)
+    return tensors.differing("parameters", between, 0.0, told)

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from bench.case import Case
-from bench.checked import Verification
 from bench.records import (
     PHASES,
     Cell,
@@ -27,6 +26,7 @@ from bench.records import (
     Window,
 )
 from bench.store import Store
+from bench.verify_records import Verification
 
 MIB = 2**20
 WARMUP = 5

@@ -8,17 +8,20 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from bench import ab_file, ab_plan, ab_side, orders, stats
+from bench import ab, ab_file, ab_plan, ab_side, orders, stats
 from bench.ab_file import AbHeader
 from bench.ab_pairs import PAIRS, Pairs
 from bench.ab_process import SideLost, SideProcess
 from bench.ab_side import Side
 from bench.case import Case
+from bench.cli import app
 from bench.closing import Limits, why_closed
 from bench.errors import UsageError
 from bench.records import Cell
 from bench.stopping import Rules
+from bench.store import Store
 from tests.simulate import failed, launch_record
 
 CASES = [Case(data="photos", num_workers=n) for n in range(3)]
@@ -295,6 +298,8 @@ def test_ab_json_is_read_as_it_was_written(tmp_path):
         ({"suites": ("ddp",)}, "with suites single, and now it is ddp"),
         ({"sets": ("steps=3",)}, "with sets none, and now it is steps=3"),
         ({"rules": Rules(seed=4)}, "with seed 0, and now it is 4"),
+        ({"margin": 0.5}, "with margin 2 %, and now it is 50 %"),
+        ({"rules": Rules(target=0.01)}, "with intervals of 2 %, and now it is 1 %"),
         (
             {"new": msgspec.structs.replace(header().new, git="other")},
             "with new: git 3f2a91c, and now it is other",
@@ -302,11 +307,89 @@ def test_ab_json_is_read_as_it_was_written(tmp_path):
     ],
 )
 def test_what_is_resumed_has_to_be_the_same(changes, says):
-    """Another suite, another seed, another commit of a side would stand beside what is there; another budget may."""
+    """Another suite, seed or commit of a side would stand beside what is there, and a margin is declared before; another budget may."""
     with pytest.raises(UsageError) as error:
         ab_file.check_resumed(Path("results/x"), header(), header(**changes))
     assert says in str(error.value)
-    ab_file.check_resumed(Path("results/x"), header(), header(rules=Rules(budget_s=9.0), margin=0.5))
+    ab_file.check_resumed(Path("results/x"), header(), header(rules=Rules(budget_s=9.0)))
+
+
+def command(*words):
+    """scalemark ab WORDS on one interpreter, in this process; its error is raised."""
+    sides = ["--base", sys.executable, "--new", sys.executable]
+    done = CliRunner().invoke(app, ["ab", "single", *sides, *map(str, words)])
+    if isinstance(done.exception, UsageError):
+        raise done.exception
+    return done.exit_code
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The margins of what would be run: nothing is."""
+    margins = []
+
+    def stopped(root, header, *_, **__):
+        margins.append(header.margin)
+        raise SideLost("stopped")
+
+    monkeypatch.setattr("bench.verbs.ab._run", stopped)
+    return margins
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path, ran):
+    """While one plans, another one of that name is refused, and what the first has begun stays."""
+    root = tmp_path / "x"
+    with Store(root).lock():
+        (root / "base.log").write_text("planning")
+        for words in ([], ["--resume"]):
+            with pytest.raises(UsageError, match="another run is writing"):
+                command("-o", root, *words)
+        assert (root / "base.log").read_text() == "planning"
+        (root / "base.log").unlink()
+
+
+def test_what_was_killed_while_it_planned_is_in_nobodys_way(tmp_path, ran):
+    """Its logs and lock are passed over; a file of anybody else's is not, and a comparison is not overwritten."""
+    root = tmp_path / "x"
+    for name in (".lock", "base.log", "new.log", "ab.json.tmp"):
+        root.mkdir(exist_ok=True)
+        (root / name).touch()
+    command("-o", root)
+    assert ran == [0.02]
+    (root / "notes.txt").touch()
+    with pytest.raises(UsageError, match="in use, but not by a comparison"):
+        command("-o", root)
+    ab_file.write(root, header())
+    with pytest.raises(UsageError, match="holds a comparison already"):
+        command("-o", root)
+
+
+def test_the_margin_of_a_comparison_stays_what_it_was(tmp_path, ran):
+    """--resume goes on with the margin of ab.json where none is given, and refuses another one."""
+    root = tmp_path / "x"
+    side = ab_side.find("--base", sys.executable)
+    rules = Rules(budget_s=600.0, min_launches=PAIRS)
+    ab_file.write(root, header(margin=0.05, rules=rules, base=side, new=side))
+    command("-o", root, "--resume")
+    command("-o", root, "--resume", "--margin", "5%")
+    assert ran == [0.05, 0.05]
+    with pytest.raises(UsageError, match=r"was run with margin 5 %, and now it is 2 %"):
+        command("-o", root, "--resume", "--margin", "2%")
+
+
+def test_nothing_is_left_of_a_comparison_that_could_not_be_planned(tmp_path):
+    """Real sides that refuse a suite: their logs are gone, and with them the folder."""
+
+    class Silent:
+        def say(self, text):
+            pass
+
+    root = tmp_path / "x"
+    side = ab_side.find("--base", sys.executable)
+    asked = header(suites=("nosuch",), base=side, new=side)
+    with pytest.raises(UsageError, match="nosuch"), Store(root).lock():
+        ab.run(root, asked, Silent(), resume=False)
+    assert not root.exists()
 
 
 def started(tmp_path, python=sys.executable):

@@ -9,12 +9,13 @@ import pytest
 from scipy import stats as reference
 
 from bench import stats
-from bench.allocations import decide, judge
+from bench.allocations import decide
 from bench.answers import Interval
 from bench.case import Case
-from bench.compared import Measured
+from bench.compared import Measured, read
 from bench.errors import UsageError
 from bench.outcome import Row, exit_code
+from bench.records import Member
 from bench.store import Store
 from tests.sides import allocation, drawn, interleaved
 from tests.simulate import CPU_HOST, GPU_HOST, default_phases, each_rank, failed, simulate
@@ -40,8 +41,9 @@ def studies(folder, side, count=1, cases=CASES, **given):
     return [simulate(folder / f"{side}{seed}", cases, seed=seed, **given) for seed in seeds]
 
 
-def compared(base, new, paired=False, **given):
-    return judge(base, new, **({"paired": paired, "delta": 0.02, "gate": True} | given))
+def compared(base, new, paired=False, delta=0.02, **given):
+    sides = ([read(store, delta) for store in side] for side in (base, new))
+    return judged(*sides, paired=paired, delta=delta, **given)
 
 
 def test_one_allocation_a_side_decides_nothing_however_large_the_difference(tmp_path):
@@ -228,6 +230,74 @@ def test_cells_of_one_side_only_are_named_and_judge_nothing(tmp_path):
         studies(tmp_path / "apart", "new", cases=CASES[1:]),
     )
     assert (apart.rows, apart.exit_code) == ((), 3)
+
+
+def test_cells_that_read_the_same_are_told_apart(tmp_path):
+    """The length of a run is in no name: where that is all that differs, it stands there, and no field that is equal."""
+    short, long, other = Case(steps=20), Case(steps=40), Case(num_workers=2)
+    outcome = compared(
+        studies(tmp_path, "base", cases=[short, other]), studies(tmp_path, "new", cases=[long])
+    )
+    assert outcome.only_base[0].endswith(", steps 20") and outcome.only_new[0].endswith(", steps 40")
+    assert "steps" not in outcome.only_base[1]
+    assert "seed" not in "".join([*outcome.only_base, *outcome.only_new])
+
+
+def test_launches_that_cannot_be_read_are_counted_by_side(tmp_path):
+    """A cell whose lines are all broken did not fail to run: it says so, and the number of lines is told."""
+    base, [new] = studies(tmp_path, "base", 3), studies(tmp_path, "new")
+    lines = new.launches_path.read_text().splitlines()
+    broken = [line[:-1] if CASES[1].id in line else line for line in lines]
+    new.launches_path.write_text("\n".join(broken) + "\n")
+    outcome = compared(base, [new])
+    assert (outcome.base_unreadable, outcome.new_unreadable) == (0, 5)
+    assert outcome.rows[1].note.startswith("new: no launch that can be read")
+    assert "read" not in outcome.rows[0].note
+
+
+def test_marks_of_launches_are_in_the_row_of_their_cell(tmp_path):
+    """By side, each once: what was said of a launch, what contaminated it, a steady state that was assumed."""
+
+    def marked(record):
+        if record.requested.strategy != "ddp":
+            return record
+        cut = msgspec.structs.replace(record.window.cut, state="assumed")
+        window = msgspec.structs.replace(record.window, cut=cut)
+        busy = ("busy host: other processes used 0.8 of 2 CPUs",)
+        return msgspec.structs.replace(record, marks=("clock drift",), contaminated=busy, window=window)
+
+    single, ddp = compared(studies(tmp_path, "base"), studies(tmp_path, "new", change=marked)).rows
+    assert (single.base_marks, single.new_marks, ddp.base_marks) == ((), (), ())
+    said = (
+        "clock drift",
+        "busy host: other processes used 0.8 of 2 CPUs (and 4 more)",
+        "steady state assumed",
+    )
+    assert ddp.new_marks == said
+
+
+def team(*hosts):
+    """The nodes of a study."""
+    return tuple(
+        Member(node=at, hostname=f"n{at}", speed_mbit=1000, host=host) for at, host in enumerate(hosts)
+    )
+
+
+def test_what_only_several_nodes_have_concerns_no_other_cell(tmp_path):
+    """Nodes of one box against machines, and against nodes of two kinds: refused for the cell on two nodes alone."""
+    cases = [Case(), Case(strategy="ddp", ranks=2, nodes=2)]
+    other = CPU_HOST | {"cpu_model": "other"}
+    base = studies(tmp_path, "base", cases=cases, header={"nodes": team(CPU_HOST, CPU_HOST), "box": True})
+    new = studies(tmp_path, "new", cases=cases, header={"nodes": team(CPU_HOST, other)})
+    outcome = compared(base, new)
+    assert [row.verdict for row in outcome.rows] == ["inconclusive", "not comparable"]
+    assert {one.cells for one in outcome.refusals} == {(cases[1].id,)}
+    assert [one.words for one in outcome.refusals] == [
+        "nodes_on_one_machine: on against off",
+        "mixed_nodes: none against cpu_model none / other",
+    ]
+    [alone] = studies(tmp_path / "alone", "base", cases=cases[:1])
+    assert compared([alone], new).refusals == ()
 
 
 def test_an_allocation_whose_own_twins_differ_takes_all_verdicts_away():

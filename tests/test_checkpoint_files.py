@@ -246,8 +246,16 @@ def test_one_of_several_ranks_has_to_have_had_it(tmp_path):
     assert state.differing({"a": "1", "b": "3"}, tmp_path, both) is None
     assert state.differing({"a": "1", "b": "3"}, tmp_path, ("0",)) == "b"
     assert state.differing({"a": "1", "b": "4"}, tmp_path, both) == "b"
-    assert state.differing({"a": "1"}, tmp_path, both) == "b"
-    assert state.differing({"a": "1", "b": "2", "c": "1"}, tmp_path, both) == "c"
+    assert state.differing({"a": "1"}, tmp_path, both) == "b (not there after the load)"
+    assert state.differing({"a": "1", "b": "2", "c": "1"}, tmp_path, both) == "c (not in what was saved)"
+
+
+def test_a_tensor_of_any_rank_has_to_come_back(tmp_path):
+    """One that only the second rank had is missed where it is gone, and is none too many where it is there."""
+    state.write_reference(tmp_path / "0", {"a": "1"})
+    state.write_reference(tmp_path / "1", {"a": "1", "b": "3"})
+    assert state.differing({"a": "1"}, tmp_path, ("0", "1")) == "b (not there after the load)"
+    assert state.differing({"a": "1", "b": "3"}, tmp_path, ("0", "1")) is None
 
 
 def test_tensors_on_the_device_of_another_rank_are_counted():

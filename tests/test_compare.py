@@ -1,8 +1,11 @@
 """`scalemark compare`: what it takes, what it prints, and what it writes."""
 
+import dataclasses
+import html
 import json
 import re
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -89,20 +92,78 @@ def test_one_study_a_side_is_undecided_and_another_torch_not_comparable(results)
     assert "allowed: torch: none against 2.10.0" in out
 
 
-def test_a_folder_with_both_sides_is_compared_with_itself_by_block(results, tmp_path):
-    """One argument: blocks are paired, and the margin is the one that was asked for then."""
+@pytest.fixture
+def both(tmp_path):
+    """A folder as scalemark ab leaves it: two checkouts, one Python."""
     simulate(tmp_path / "both/base", CASES, seed=1, spread=0.004)
     simulate(tmp_path / "both/new", CASES, seed=1, spread=0.004)
-    side = Side(python="python", folder="/x", python_version="3.11.4")
+    side = Side(
+        python="/env/bin/python", folder="/old", python_version="3.11.4", torch="2.9.0", git="3f2a91c"
+    )
+    newer = msgspec.structs.replace(side, folder="/young", torch="2.10.0", git="77aa01b with changes")
     header = ab_file.AbHeader(version="0.1.0", suites=("s",), command=("scalemark",), created_at="", margin=0.04,
-        rules=Rules(budget_s=None, seed=0), base=side, new=side)  # fmt: skip
+        rules=Rules(budget_s=None, seed=0), base=side, new=newer)  # fmt: skip
     ab_file.write(tmp_path / "both", header)
-    code, out = run(tmp_path / "both")
+    return tmp_path / "both"
+
+
+def everywhere(*words, folder):
+    """What a comparison says on the console, as a page, as Markdown and as JSON; characters as a reader sees them."""
+    page, comment = folder / "page.html", folder / "comment.md"
+    console = run(*words, "-o", page, "--markdown", comment)[1]
+    read = [html.unescape(text).replace("\u200b", "") for text in (page.read_text(), comment.read_text())]
+    return [console, *read, run(*words, "--json")[1]]
+
+
+def test_a_folder_with_both_sides_is_compared_with_itself_by_block(results, both):
+    """One argument: blocks are paired, and the margin is the one that was asked for then."""
+    code, out = run(both)
     assert code == 0
     assert "paired by block; margin 4 %" in out
-    assert run(tmp_path / "both", "--margin", "1%")[1].count("margin 1 %") == 1
+    assert run(both, "--margin", "1%")[1].count("margin 1 %") == 1
     with pytest.raises(UsageError, match="holds both sides"):
-        run(tmp_path / "both", results / "new0")
+        run(both, results / "new0")
+
+
+def test_both_sides_are_named_with_their_environment(both, tmp_path):
+    """Which Python, in which folder, which torch and which commit each side was, wherever the verdicts are shown."""
+    for text in everywhere(both, folder=tmp_path):
+        assert "/env/bin/python in /old (torch 2.9.0, git 3f2a91c)" in text
+        assert "/env/bin/python in /young (torch 2.10.0, git 77aa01b with changes)" in text
+
+
+def test_what_was_allowed_is_said_wherever_the_verdicts_are(results, tmp_path):
+    """Each field with both values and the word, and in JSON with its role."""
+    console, page, comment, json_ = everywhere(
+        results / "base0", results / "other", "--allow", "torch", folder=tmp_path
+    )
+    assert "allowed: torch: none against 2.10.0" in console
+    assert "<strong>allowed</strong>: torch: none against 2.10.0" in page
+    assert "**allowed**: torch: none against 2.10.0" in comment
+    assert [(one["field"], one["role"]) for one in json.loads(json_)["differences"]] == [("torch", "allowed")]
+
+
+def test_marks_and_broken_lines_stand_beside_the_numbers(results, tmp_path):
+    """By name in a column, in full where a page has room; lines that are no records are counted by side."""
+
+    def busy(record):
+        marked = ("busy host: other processes used 0.8 of 2 CPUs",) if record.block == 1 else ()
+        return msgspec.structs.replace(record, contaminated=marked, marks=("oversubscribed: @many on #1",))
+
+    store = simulate(tmp_path / "busy", CASES, seed=8, change=busy)
+    with store.launches_path.open("a") as file:
+        file.write("{cut\n{again\n")
+    console, page, comment, json_ = everywhere(results / "base0", tmp_path / "busy", folder=tmp_path)
+    for text in (console, page, comment):
+        assert "new: oversubscribed; new: busy host" in text
+        assert "new: 2 lines of its launches" in text
+    assert (
+        'title="new: oversubscribed: @many on #1; new: busy host: other processes used 0.8 of 2 CPUs"' in page
+    )
+    found = json.loads(json_)
+    assert (found["base_unreadable"], found["new_unreadable"]) == (0, 2)
+    assert found["rows"][0]["new_marks"][1] == "busy host: other processes used 0.8 of 2 CPUs"
+    assert "marks" not in run(results / "base0", results / "new0")[1]
 
 
 @pytest.mark.parametrize(
@@ -192,15 +253,54 @@ def test_names_are_no_markup_in_markdown():
     assert max(map(len, text.splitlines())) < 8000
 
 
-def test_a_comment_holds_what_github_takes():
-    """Of a thousand cells with long names a hundred are in the table, and the rest are counted."""
-    cells = {f"{at:04}" + "x" * 500: [6.0, 6.01, 5.99] for at in range(1000)}
-    outcome = decide(
-        [allocation("base", cells)], [allocation("new", cells)], paired=True, delta=0.02, gate=True
-    )
+@pytest.mark.parametrize(
+    "name", ["www.evil.example", "WWW.evil", "a@evil.example", "@team/all", "#12", "o/r#12", "GH-12"]
+)
+def test_nothing_in_a_name_is_what_github_would_link(name):
+    """Entities are characters again when it looks for links, mentions and references: these are cut in two besides."""
+    text = html.unescape(outcome_markdown.escape(f"x {name} y"))
+    assert text.replace("\u200b", "") == f"x {name} y"
+    assert not re.search(r"(?i)www\.\w|@\w|#\d|gh-\d", text)
+    assert "www." not in outcome_markdown.escape(name).lower()
+    assert outcome_markdown.escape("2.10.0 of resnet-18, gh-pages") == "2.10.0 of resnet-18, gh-pages"
+
+
+@pytest.mark.parametrize(
+    ("name", "slow", "equal", "torches", "says"),
+    [
+        ("x", 3, 3, 1, None),
+        ("x" * 500, 30, 2000, 1, "rows are left out"),
+        ("<|>" * 200, 30, 300, 1, "rows are left out"),
+        ("<|>" * 200, 300, 3, 1, "rows are left out"),
+        ("<|>" * 200, 3, 3, 80, "remarks are left out"),
+    ],
+)
+def test_a_comment_holds_what_github_takes(name, slow, equal, torches, says):
+    """What did not change goes first, then what did, and remarks last; what is left out is counted, and the rest is used up."""
+    shifts = {f"{at:04}{name}": 0.2 * (at < slow) for at in range(slow + equal)}
+    sides = [
+        allocation(
+            side,
+            {
+                cell: [6.0 - side * shift, 6.01 - side * shift, 5.99 - side * shift]
+                for cell, shift in shifts.items()
+            },
+            {f"fact{at}": f"{side}{name}" for at in range(torches - 1)},
+        )
+        for side in (0, 1)
+    ]
+    sides = [dataclasses.replace(side, name=str(side.name)) for side in sides]
+    allowed = sides[0].facts.keys()
+    outcome = decide(*([side] for side in sides), paired=True, delta=0.02, gate=True, allow=allowed)
     text = outcome_markdown.render(outcome)
-    assert len(text) < 65_536
-    assert "And 900 more: --json has all." in text
+    assert len(text) <= 65_536
+    told = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) more rows? (?:is|are) left out", text)]
+    gone = sum(told)
+    lines = [line for line in text.splitlines() if line.startswith("| <code>")]
+    assert len(lines) == slow + equal - gone
+    shown_slow = sum("| slower |" in line for line in lines)
+    assert shown_slow == slow or len(lines) == shown_slow
+    assert says is None or (says in text and len(text) > 60_000)
 
 
 def test_an_outcome_without_cells_can_be_shown_everywhere():

@@ -242,9 +242,18 @@ def test_a_launch_is_replaced_by_one_with_a_result():
     """A repeat that failed replaces nothing: the first stays in the numbers."""
     first = launch_record(Case(), 0, 0)
     again = msgspec.structs.replace(launch_record(Case(), 0, 1), launch="again", retry_of=first.launch)
-    assert replaced([first, again]) == {first.launch: "again"}
+    assert replaced([first, again]) == {first.launch: "replaced by again"}
     assert replaced([first, msgspec.structs.replace(again, status="failed", window=None)]) == {}
     assert (
         replaced([first, msgspec.structs.replace(again, mismatches=("threads: 1 asked for, 2 in effect",))])
         == {}
     )
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_repeat_that_is_disqualified_too_replaces_nothing(factor):
+    """One of the two counts: the first, whatever the throughput of the second; the second is the one left out."""
+    first = msgspec.structs.replace(launch_record(Case(), 0, 0), disqualified=True)
+    window = msgspec.structs.replace(first.window, samples_per_s=first.window.samples_per_s * factor)
+    again = msgspec.structs.replace(first, launch="again", retry_of=first.launch, window=window)
+    assert replaced([first, again]) == {"again": f"run again no better: {first.launch} stays"}

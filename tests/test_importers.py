@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import plugins
-from bench.allocations import decide, judge
+from bench import compared, plugins
+from bench.allocations import decide
 from bench.case import Case
 from bench.compared import Allocation
 from bench.errors import UsageError
@@ -98,7 +98,8 @@ def test_what_scalemark_exported_is_judged_as_the_studies_are(tmp_path):
             (tmp_path / name).write_bytes(data)
             files.setdefault(side, []).append(read(tmp_path / name))
     given = {"paired": False, "delta": 0.02, "gate": True}
-    ours, theirs = judge(*studies.values(), **given), decide(*files.values(), **given)
+    read_back = ([compared.read(store, 0.02) for store in side] for side in studies.values())
+    ours, theirs = decide(*read_back, **given), decide(*files.values(), **given)
     assert theirs.unit == ours.unit == "samples/s"
     assert [row.verdict for row in theirs.rows] == [row.verdict for row in ours.rows]
     for one, other in zip(ours.rows, theirs.rows, strict=True):

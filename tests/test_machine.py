@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import hostfacts, machine
-from bench.cgroup import cpu_quota, memory_limit_bytes
+from bench.cgroup import cpu_quota, memory_groups, memory_limit_bytes
 from bench.environment import (
     WITHHELD,
     bare_uuid,
@@ -209,6 +209,15 @@ def test_memory_limit_of_both_versions(tmp_path: Path) -> None:
     assert memory_limit_bytes(tmp_path, "4:memory:/job\n") is None
     (tmp_path / "memory" / "job" / "memory.limit_in_bytes").write_text("536870912\n")
     assert memory_limit_bytes(tmp_path, "4:memory:/job\n") == 512 << 20
+
+
+def test_memory_in_use_of_a_version_1_group(tmp_path: Path) -> None:
+    """Its files have other names; the idle page cache of groups below is in it."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("1000\n")
+    (tmp_path / "memory" / "memory.usage_in_bytes").write_text("900\n")
+    (tmp_path / "memory" / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 400\n")
+    assert [group.used_share() for group in memory_groups(tmp_path, "4:memory:/\n")] == [0.5]
 
 
 @pytest.mark.parametrize(

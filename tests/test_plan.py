@@ -282,6 +282,17 @@ def test_a_cell_that_cannot_run_has_no_twin():
     assert all(cell.twin_of is None for cell in plan.cells)
 
 
+@pytest.mark.parametrize("other", ["strict", "aa"])
+def test_one_launch_a_cell_goes_with_nothing_that_takes_several(other):
+    """--quick with --strict or --aa is one line that names both; each alone, and the other two together, are fine."""
+    from bench.verbs._options import check_limits
+
+    with pytest.raises(UsageError, match=rf"^--quick --{other}: .*; give one of the two$"):
+        check_limits(quick=True, **{"strict": False, other: True})
+    check_limits(quick=False, strict=True, aa=True)
+    check_limits(quick=True, strict=False)
+
+
 def test_a_plan_says_its_target_and_its_pair(capsys):
     """--strict and --aa are in the words and in the JSON."""
     from bench.verbs.plan import as_dict, show

@@ -38,7 +38,8 @@ def cause(line: dict, replaced: set[str]) -> str | None:
 def recompute(path: Path) -> tuple[dict, dict, dict]:
     """Launch -> cause of those left out; cell -> block -> ln(samples/s); cell -> what the ranks said they ran."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    replaced = {line["retry_of"] for line in lines if line.get("retry_of") and line["status"] == "ok"}
+    again = [line for line in lines if line.get("retry_of") and line["status"] == "ok"]
+    replaced = {line["launch" if line.get("disqualified") else "retry_of"] for line in again}
     why = {line["launch"]: cause(line, replaced) for line in lines}
     logs: dict = defaultdict(dict)
     facts: dict = defaultdict(lambda: defaultdict(set))

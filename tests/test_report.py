@@ -271,9 +271,15 @@ def test_every_launch_left_out_has_its_cause_and_the_launch_that_stands_for_it(t
         first, launch="again", contaminated=(), disqualified=False, retry_of=first.launch
     )
     store.append(clean)
+    second = store.records()[0][1]
+    wild = msgspec.structs.replace(second.window, samples_per_s=second.window.samples_per_s * 9)
+    store.append(msgspec.structs.replace(second, launch="no better", retry_of=second.launch, window=wild))
     analysis = analyse([store])
-    (row,) = report_facts.exclusion_rows(analysis)
+    row, worse = report_facts.exclusion_rows(analysis)
     assert (row["launch"], row["cause"], row["study"]) == (first.launch, "contaminated", "s")
+    assert (worse["launch"], worse["cause"]) == ("no better", "contaminated")
+    assert worse["reason"].endswith(f"; run again no better: {second.launch} stays")
+    assert analysis.cells[0].samples_per_s.high < 2 * analysis.cells[0].samples_per_s.low
     assert row["reason"] == "busy host: other processes used 1.5 of 2 CPUs; replaced by again"
     assert analysis.cells[0].samples_per_s.n == 5
     assert analysis.cells[0].marks == (

@@ -133,17 +133,43 @@ def test_the_smallest_visible_effect_is_seen_with_its_power() -> None:
     assert np.mean([(stats.mean(row).p_value or 0) < 0.05 for row in rows]) == pytest.approx(0.8, abs=0.05)
 
 
+def spread(variance: float, count: int) -> np.ndarray:
+    """Logs of so many launches with mean 0 and exactly this variance."""
+    x = np.linspace(-1, 1, count)
+    return x * math.sqrt(variance / x.var(ddof=1))
+
+
 def test_launches_to_decide_decide() -> None:
     """With that many launches the expected interval decides, with one fewer it does not; past the cap, None."""
-    n = stats.launches_to_decide(s=0.05, effect=0.03)
+    n = stats.still_to_decide(stats.mean(0.03 + spread(0.05**2, 5)))
     assert n is not None
-    decides = [
-        Estimate(mean=0.03, error=0.05 / math.sqrt(count), freedom=count - 1, n=count) for count in (n, n - 1)
-    ]
+    decides = [stats.mean(0.03 + spread(0.05**2, count)) for count in (n, n - 1)]
     assert [stats.verdict(one) for one in decides] == ["small change", "inconclusive"]
-    assert stats.launches_to_decide(s=0.05, effect=0.03, cap=n - 1) is None
-    assert stats.launches_to_decide(s=0.0, effect=0.0) == 3
     assert [stats.still_to_decide(one) for one in decides] == [None, n]
+    assert stats.still_to_decide(decides[1], cap=n - 1) is None
+    assert stats.still_to_decide(stats.mean([0.0, 0.0])) == 3
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(3, 10), (10, 3), (4, 4)])
+def test_launches_to_decide_of_sides_that_are_unlike(ours: int, theirs: int) -> None:
+    """The smaller side goes on to that number, with its own spread, and then both together: so many decide, one fewer not."""
+    quiet, wild = 0.005**2, 0.03**2
+
+    def after(n: int) -> Estimate:
+        return stats.welch(spread(quiet, max(n, ours)), 0.02 + spread(wild, max(n, theirs)))
+
+    now = stats.welch(spread(quiet, ours), 0.02 + spread(wild, theirs))
+    n = stats.still_to_decide(now)
+    assert n is not None
+    assert n > min(ours, theirs)
+    assert [stats.verdict(after(count)) for count in (n, n - 1)] == ["small change", "inconclusive"]
+
+
+def test_more_launches_of_the_quiet_side_decide_nothing() -> None:
+    """What has to be run is told by the wild side: three of it beside ten quiet ones need as many as three beside three."""
+    wild = 0.03 + spread(0.03**2, 3)
+    found = [stats.still_to_decide(stats.welch(spread(0.001**2, count), wild)) for count in (3, 10)]
+    assert found == [7, 7]
 
 
 def test_benjamini_hochberg() -> None:

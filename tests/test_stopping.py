@@ -246,6 +246,17 @@ def test_a_replaced_launch_counts_for_nothing(stopping, tmp_path):
     assert stopping.why_closed(CASES[0].id) == "converged"
 
 
+def test_a_repeat_that_is_no_better_counts_for_nothing(stopping, tmp_path):
+    """Its block has one launch, the first: four blocks and such a repeat are four launches."""
+    four = records(tmp_path, 0.001, 4)
+    for record in four:
+        stopping.take(record)
+    stopping.take(
+        msgspec.structs.replace(four[0], launch="again", retry_of=four[0].launch, disqualified=True)
+    )
+    assert not stopping.closed(CASES[0].id)
+
+
 def test_unsteady_launches_count_to_the_cap_and_not_to_the_interval(stopping, tmp_path):
     """As in the report: a drifting launch has no part in an interval that steady ones have."""
     five = records(tmp_path, 0.001, 5)

@@ -213,6 +213,16 @@ def test_what_is_no_study_is_said(store: Store, tmp_path: Path) -> None:
         store.header()
 
 
+def test_a_folder_with_both_sides_says_which_studies_it_holds(store: Store, tmp_path: Path) -> None:
+    """What scalemark ab has written is no study, and two are in it: both are named, and the command that takes both."""
+    for side in ("base", "new"):
+        Store(tmp_path / "both" / side).create(store.header())
+    with pytest.raises(
+        UsageError, match=r"name \S+both/base or \S+both/new, or compare them by scalemark compare \S+both$"
+    ):
+        open_store(tmp_path / "both")
+
+
 def test_a_study_has_three_names(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """NAME, results/NAME, a path, and a path to one of its files all mean the same study."""
     monkeypatch.chdir(store.root.parent)

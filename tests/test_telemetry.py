@@ -201,17 +201,61 @@ def test_all_cpu_time_of_a_new_worker_is_its_own(tmp_path: Path) -> None:
     assert processes.read(2.0)["rank 0 worker 1", "cpu_percent"] == 60.0
 
 
-def fake_proc(folder: Path, *, cpu: str) -> None:
-    """The files of /proc that the host sampler reads."""
-    (folder / "stat").write_text(f"cpu  {cpu}\ncpu0 {cpu}\n")
+def fake_proc(folder: Path, *, cpu: str, others: tuple[str, ...] = ()) -> None:
+    """The files of /proc that the host sampler reads: times of the first CPU, and of others beside it."""
+    lines = [f"cpu{at} {times}" for at, times in enumerate((cpu, *others))]
+    (folder / "stat").write_text("\n".join(["cpu  9 9 9 9 9 9 9 9 9 9", *lines, "intr 1 2", "ctxt 3"]))
     (folder / "loadavg").write_text("1.50 1.00 0.50 2/300 4242\n")
     (folder / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 1 kB\nMemAvailable:   64 kB\n")
+
+
+def host_reader(proc: Path, cpus: tuple[int, ...] = (0,), **places: Path) -> host_sampler.HostReader:
+    """The sampler on fake files, without control groups of its own."""
+    places = {"shm": proc, "cgroups": proc / "none"} | places
+    return host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=proc, cpus=cpus, **places)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "busy", "stolen", "runnable"),
+    [
+        ((1, 2), 55.0, 5.0, None),  # 90 and 20 %; the idle one and the one that others fill are not of the study
+        ((0, 1, 2, 3), 52.5, 2.5, 1.0),
+        ((6, 7), 52.5, 2.5, 1.0),  # a container's /proc with numbers of its own
+    ],
+)
+def test_cpus_are_those_that_ranks_may_use(
+    tmp_path: Path, cpus: tuple[int, ...], busy: float, stolen: float, runnable: float | None
+) -> None:
+    """Of an affinity mask narrower than the machine: what others do elsewhere is not read, whose CPUs a task wants is not known."""
+    idle = "0 0 0 0 0 0 0 0 0 0"
+    fake_proc(tmp_path, cpu=idle, others=(idle, idle, idle))
+    reader = host_reader(tmp_path, cpus)
+    reader.read(0.0)
+    later = ("90 0 0 0 0 0 0 10 0 0", "10 0 10 80 0 0 0 0 0 0", "100 0 0 0 0 0 0 0 0 0")
+    fake_proc(tmp_path, cpu="0 0 0 100 0 0 0 0 0 0", others=later)
+    values = reader.read(1.0)
+    assert (values["node", "cpu_percent"], values["node", "steal_percent"]) == (busy, stolen)
+    assert values["node", "runnable"] == runnable
+    assert ("node/runnable" in reader.reasons) == (runnable is None)
+
+
+def test_memory_is_that_of_a_control_group_where_it_is_fuller(tmp_path: Path) -> None:
+    """36 % of the machine against a group of 100 pages that uses 80, of which 10 are idle page cache."""
+    fake_proc(tmp_path, cpu="0 0 0 9 0 0 0 0 0 0")
+    for name, text in (("max", "100"), ("current", "80"), ("stat", "anon 65\ninactive_file 10\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    reader = host_reader(tmp_path, cgroups=tmp_path)
+    assert reader.read(0.0)["node", "memory_used_percent"] == pytest.approx(70.0)
+    (tmp_path / "memory.current").write_text("30")
+    assert reader.read(0.1)["node", "memory_used_percent"] == pytest.approx(36.0)
+    (tmp_path / "memory.current").unlink()
+    assert reader.read(0.2)["node", "memory_used_percent"] == pytest.approx(36.0)
 
 
 def test_host_measures_are_rates_between_readings(tmp_path: Path) -> None:
     """CPU and steal are shares of the elapsed ticks."""
     fake_proc(tmp_path, cpu="100 0 100 800 0 0 0 0 0 0")
-    reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path)
+    reader = host_reader(tmp_path)
     first = reader.read(10.0)
     assert first["node", "load1"] == 1.5
     assert first["node", "runnable"] == 1.0  # two, one of which reads this
@@ -229,7 +273,7 @@ def test_a_source_that_cannot_be_read_is_null_with_a_reason(tmp_path: Path) -> N
     fake_proc(tmp_path, cpu="1 0 0 9 0 0 0 0")
     (tmp_path / "meminfo").write_text("nothing of use\n")
     (tmp_path / "loadavg").unlink()
-    reader = host_sampler.HostReader(Watch(folder="", parent_pid=0), proc=tmp_path, shm=tmp_path / "none")
+    reader = host_reader(tmp_path, shm=tmp_path / "none")
     values = reader.read(0.0)
     nulls = {"node/load1", "node/memory_available_bytes", "node/shm_used_bytes"}
     assert {"/".join(key) for key, value in values.items() if value is None} == nulls

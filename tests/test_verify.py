@@ -6,13 +6,13 @@ import pytest
 from bench import verify_cache
 from bench.analysis import analyse
 from bench.case import Case
-from bench.checked import Check, Way
 from bench.errors import UsageError
 from bench.records import Cell
 from bench.store import Store
-from bench.verified import summed_up
 from bench.verify_first import expected_s
-from bench.ways import plain, ways, words
+from bench.verify_records import Check, Way
+from bench.verify_ways import plain, ways, words
+from bench.verify_words import summed_up
 from tests.hosts import cpu_host
 from tests.simulate import simulate
 from tests.verified import verification
@@ -148,7 +148,7 @@ def test_a_verification_in_words():
     ]
     good = verification(ddp(2), outcome="known", detail="as it should be")
     assert summed_up(good) == [
-        "verified: 1 way of training computes what one process does (3 steps, float64)"
+        "verified: 1 way of training computes what one process does (3 steps, float64, precision and torch.compile aside)"
     ]
     untold = verification(ddp(2), outcome="pass", reason="hang: time limit reached")
     assert summed_up(untold) == ["cannot tell: ddp on 2 ranks, resnet-small: hang: time limit reached"]
@@ -224,7 +224,7 @@ def test_every_check_outcome_and_field_is_explained():
     from pathlib import Path
     from typing import get_args
 
-    from bench.checked import CHECKS, Outcome, Verification
+    from bench.verify_records import CHECKS, Outcome, Verification
 
     page = (Path(__file__).parents[1] / "docs/verify.md").read_text()
     first = re.findall(r"^\| `([^`|]+)` \|", page, re.M)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.coverage import epochs, samples
+from bench.verify_epochs import epochs, samples
 
 
 def shares(length, ranks, drop_last=False, epoch=0):
@@ -71,6 +71,39 @@ def test_set_epoch_reshuffles_and_a_seed_gives_the_same_order():
     assert epochs(orders, orders[1]).outcome == "fail"
 
 
-def test_one_sample_has_no_order():
-    """A rank with one sample an epoch cannot be shuffled."""
-    assert epochs([np.array([0])] * 3, np.array([0])).outcome == "not applicable"
+@pytest.mark.parametrize(
+    ("length", "outcome", "told"),
+    [
+        (1, "not applicable", "1 sample a rank: 4 epochs have the same order by a chance of 1"),
+        (2, "not applicable", "2 samples a rank: 4 epochs have the same order by a chance of 0.1"),
+        (3, "not applicable", "3 samples a rank: 4 epochs have the same order by a chance of 0.005"),
+        (4, "fail", "set_epoch has no effect"),
+        (1000, "fail", "set_epoch has no effect"),
+    ],
+)
+def test_orders_that_may_be_equal_by_chance_are_not_judged(length, outcome, told):
+    """Of n samples four epochs have the same order by a chance of n! to the power of -3: up to 1 in 1000 it says nothing."""
+    check = epochs([np.arange(length)] * 4, np.arange(length))
+    assert check.outcome == outcome
+    assert check.detail.startswith(told)
+
+
+@pytest.mark.parametrize("reshuffles", [True, False])
+def test_the_epochs_of_the_measured_loop_are_looked_at(monkeypatch, reshuffles):
+    """A loop that forgets set_epoch fails, though the sampler itself would shuffle."""
+    data = pytest.importorskip("torch.utils.data")
+    from bench import verify_samples
+    from bench.build import Source
+
+    def forgetful(source):
+        while True:
+            yield from source.loader
+
+    if not reshuffles:
+        monkeypatch.setattr(verify_samples, "endless", forgetful)
+    sampler = data.DistributedSampler(range(20), 2, 1)
+    source = Source(iter(()), data.DataLoader(range(20), batch_size=3, sampler=sampler), sampler, 20, [7])
+    orders, again = verify_samples._orders(source, 4), verify_samples._orders(source, 1)
+    assert epochs(orders, again[0]).outcome == ("pass" if reshuffles else "fail")
+    assert len(orders[0]) == 10
+    assert source.epochs == [7]

@@ -1,11 +1,12 @@
 """One process against another: what the reference does with a batch, and what cannot be told of a model."""
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import apart as tensors  # noqa: E402
-from bench.apart import apart, apart_each  # noqa: E402
+from bench import verify_tensors as tensors  # noqa: E402
 from bench.case import Case  # noqa: E402
 from bench.equality import Equality  # noqa: E402
 from bench.float64 import Untellable, join  # noqa: E402
@@ -13,6 +14,7 @@ from bench.place import Place  # noqa: E402
 from bench.plugins import load  # noqa: E402
 from bench.records import Launch  # noqa: E402
 from bench.single_process import Single  # noqa: E402
+from bench.verify_tensors import apart, apart_each  # noqa: E402
 from bench.verifying import work  # noqa: E402
 
 MODEL = {"model": "tests.e2e.unequal:build", "data": "own", "batch": 4, "steps": 3}
@@ -77,6 +79,23 @@ def test_dataparallel_is_followed_chunk_by_chunk(monkeypatch, tmp_path):
     assert without["global batch"].outcome == "pass"
 
 
+def test_a_reference_that_is_not_finite_is_held_against_nothing():
+    """A loss of NaN is no sign of random numbers, and no loss that ranks would have to have."""
+    one = single(case())
+    with torch.no_grad():
+        one.model.last.bias.fill_(float("nan"))
+    for look in (one.look, one.step):
+        with pytest.raises(Untellable, match="the reference itself is not finite: its loss is nan"):
+            look(batches(1))
+
+
+def test_tensors_that_are_not_finite_are_told_apart_all_the_same():
+    """A mask of -inf that depends on the rank is a difference, not an error."""
+    low = torch.tensor([0.0, float("-inf")])
+    assert tensors.of_one("mask", low, low.flip(0)).told() == "mask differs, and is not finite"
+    assert tensors.of_one("mask", torch.zeros(3), low).first == "mask"
+
+
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
@@ -102,7 +121,10 @@ def test_float32_inside_a_model_widens_the_tolerance_and_is_said(monkeypatch, tm
 def test_a_process_by_itself_builds_the_model_as_if_there_were_no_other(monkeypatch, tmp_path):
     """A model that looks at WORLD_SIZE: the reference is built as of one, and the first tensor that differs is named."""
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    before = dict(os.environ)
     assert Single(case(fault="world")).digests == Single(case()).digests
+    assert dict(os.environ) == before
     monkeypatch.setenv("RANK", "0")
     found = checked(monkeypatch, tmp_path, case(fault="twice"))
     assert found["weights"].outcome == "fail"
@@ -153,10 +175,46 @@ def test_what_rounding_decided_is_not_compared():
     """The bias before BatchNorm has no gradient but rounding: AdamW's step along it is chance, and left out."""
     one = single(case(norm=True))
     one.step(batches(1))
-    own = dict(one.model.named_parameters())
-    told = one.telling(own)
-    assert float(told["first.bias"].abs().max()) == 0.0
-    assert bool((told["first.weight"] == own["first.weight"]).all())
+    own = {name: parameter.detach() for name, parameter in one.model.named_parameters()}
+    found, left = one.rounding.apart(own | {"first.bias": own["first.bias"] + 0.01}, own, 1e-8)
+    assert (found.first, left) == (None, {"first.bias": 6})
+    found, left = one.rounding.apart(own | {"first.weight": own["first.weight"] + 0.01}, own, 1e-8)
+    assert (found.first, left) == ("first.weight", {})
+
+
+@pytest.mark.parametrize(
+    ("names", "outcome", "told"),
+    [
+        ((), "pass", "equal on all ranks"),
+        (("first.bias",), "known", "6 of 80 elements cannot be judged, such as of first.bias"),
+        (
+            ("first.bias", "first.weight"),
+            "cannot tell",
+            "most of first.weight is not known: 54 of 80 elements",
+        ),
+    ],
+)
+def test_elements_that_cannot_be_judged_are_counted(names, outcome, told):
+    """A bias that rounding moves is known; most of a matrix is too much to call the model the same."""
+    judge, reference = judged(case("ddp", 2, norm=True))
+    judge.take(batches(2), 1.0, {}, [])
+    own = dict(reference.model.named_parameters())
+    for name in names:
+        reference.rounding._real[name] = torch.zeros_like(own[name], dtype=torch.bool)
+    moved = {name.replace(".", "_"): own[name].detach() + 0.01 for name in names}
+    found = ended(judge, reference, **moved)["parameters"]
+    assert found.outcome == outcome
+    assert told in found.detail
+
+
+def test_what_has_a_gradient_is_judged_beside_what_has_none():
+    """A bias before BatchNorm excuses nothing but itself."""
+    judge, reference = judged(case("ddp", 2, norm=True))
+    judge.take(batches(2), 1.0, {}, [])
+    own = {name: one.detach() for name, one in reference.model.named_parameters()}
+    off = {"first_bias": own["first.bias"] + 0.01, "last_weight": own["last.weight"] + 0.01}
+    found = ended(judge, reference, **off)["parameters"]
+    assert (found.outcome, found.tensor) == ("fail", "last.weight")
 
 
 def test_batches_of_every_structure_are_put_together():
@@ -178,7 +236,7 @@ def test_the_first_tensor_that_differs_is_named_with_its_difference():
     assert apart(theirs | {"c": torch.ones(1)}, theirs, 1e-3).first == "c"
     assert apart(theirs | {"a": torch.tensor([1.0, float("nan")])}, theirs, 1e-3).first == "a"
     assert "has shape (3,) in place of (2,)" in apart(theirs | {"a": torch.ones(3)}, theirs, 1e-3).told()
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(Untellable, match="the reference itself is not finite: a has infinities or NaN"):
         apart(theirs, theirs | {"a": torch.tensor([float("inf")])}, 1e-3)
 
 
@@ -270,7 +328,7 @@ def test_a_check_that_breaks_does_not_take_the_others_along():
         reference.model.last.bias.fill_(float("nan"))
     found = ended(judge, reference)
     assert found["parameters"].outcome == "cannot tell"
-    assert "not finite" in found["parameters"].detail
+    assert found["parameters"].detail == "the reference itself is not finite: last.bias has infinities or NaN"
     assert found["gradients"].outcome == found["loss"].outcome == "pass"
 
 

@@ -1,7 +1,7 @@
 """Verifications as values: what `scalemark verify` could have found of a case."""
 
-from bench.checked import Check, Verification, Way
-from bench.ways import plain, words
+from bench.verify_records import Check, Verification, Way
+from bench.verify_ways import plain, words
 
 
 def verification(

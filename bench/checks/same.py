@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bench.checks.seen import Known, Seen, capped, count
-from bench.verified import worst_check
+from bench.verify_words import worst_check
 
 
 def not_the_same(known: Known) -> Iterator[Seen]:

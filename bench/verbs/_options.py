@@ -71,10 +71,14 @@ def parse_budget(text: str | None, option: str = "--budget") -> float | None:
     return seconds
 
 
-def check_limits(quick: bool, strict: bool) -> None:
-    """Raise UsageError for one launch a cell and narrow intervals at once."""
+def check_limits(quick: bool, strict: bool, aa: bool = False) -> None:
+    """Raise UsageError for one launch a cell together with what takes several."""
     if quick and strict:
         raise UsageError("--quick --strict: one launch has no interval; give one of the two")
+    if quick and aa:
+        raise UsageError(
+            "--quick --aa: one launch a cell is never judged, so neither is its twin; give one of the two"
+        )
 
 
 def say_unreadable(stores: "Iterable[Store]") -> None:

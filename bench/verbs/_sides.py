@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from bench.ab_file import AbHeader
     from bench.compared import Allocation
 
 
@@ -37,14 +38,25 @@ def find(base: str, new: str | None, asked: float | None, usual: float) -> Sides
 
 
 def _interleaved(name: str, asked: float | None) -> Sides | None:
-    from bench import ab_file, compared
+    from bench import ab_file
 
     root = _both(name)
     if root is None:
         return None
     header = ab_file.read(root)
-    delta = asked or header.margin
-    base, new = (compared.read(store, delta) for store in header.stores(root))
+    return interleaved(root, header, asked or header.margin)
+
+
+def interleaved(root: Path, header: "AbHeader", delta: float) -> Sides:
+    """Both sides of a folder of `scalemark ab`, each with the environment that it ran in. Raises UsageError as Store does."""
+    import dataclasses
+
+    from bench import compared
+
+    base, new = (
+        dataclasses.replace(compared.read(store, delta), environment=side.name)
+        for store, side in zip(header.stores(root), (header.base, header.new), strict=True)
+    )
     return Sides([base], [new], True, delta)
 
 

@@ -49,12 +49,13 @@ def ab(
 
     import msgspec
 
-    from bench import __version__
+    from bench import __version__, ab_file
     from bench.ab_file import AbHeader
     from bench.ab_pairs import PAIRS
     from bench.ab_side import find
     from bench.plan import check_words
     from bench.stopping import Rules, limits
+    from bench.store import Store
 
     names = tuple(str(Path(name).absolute()) if name.endswith(".toml") else name for name in suites)
     o.check_limits(quick, strict)
@@ -66,43 +67,39 @@ def ab(
     chosen, delta = o.parse_devices(devices), parse_margin(margin or MARGIN)
     check_words(names, sets or ())
     root = _folder(output, names, resume)
-    header = AbHeader(
-        version=__version__,
-        suites=names,  # the sides run in folders of their own: a suite's file is the same for both
-        sets=tuple(sets or ()),
-        nproc=nproc,
-        devices=chosen,
-        oversubscribe=oversubscribe,
-        command=("scalemark", *sys.argv[1:]),
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        quick=quick,
-        margin=delta,
-        rules=rules,
-        base=find("--base", base),
-        new=find("--new", new),
-    )
-    _run(root, header, resume, quiet=json or markdown == "-")
+    with Store(root).lock():
+        before = ab_file.read(root) if resume else None
+        if before is None:
+            ab_file.check_new(root)
+        header = AbHeader(
+            version=__version__,
+            suites=names,  # the sides run in folders of their own: a suite's file is the same for both
+            sets=tuple(sets or ()),
+            nproc=nproc,
+            devices=chosen,
+            oversubscribe=oversubscribe,
+            command=("scalemark", *sys.argv[1:]),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            quick=quick,
+            margin=before.margin if before and margin is None else delta,
+            rules=rules,
+            base=find("--base", base),
+            new=find("--new", new),
+        )
+        if before is not None:
+            ab_file.check_resumed(root, before, header)
+        _run(root, header, resume, quiet=json or markdown == "-")
     raise typer.Exit(_conclude(root, header, allow or (), markdown, json))
 
 
 def _folder(output: str | None, suites: tuple[str, ...], resume: bool) -> Path:
-    """Where the comparison is, or is to be. Raises UsageError for a folder that holds something else."""
-    from bench.ab_file import FILE
+    """Where the comparison is, or is to be. Raises UsageError for one to go on with that is not named."""
     from bench.errors import UsageError
     from bench.store import resolve
 
     if resume and output is None:
         raise UsageError("--resume: name the comparison to go on with by -o")
-    root = resolve(output) if output else new_study(["ab", *suites])
-    if resume:
-        return root
-    if (root / FILE).exists():
-        raise UsageError(
-            f"{root}: holds a comparison already; go on with it by --resume, or give another name by -o"
-        )
-    if root.is_dir() and any(root.iterdir()):
-        raise UsageError(f"{root}: is in use, but not by a comparison ({FILE} is missing); give another name")
-    return root
+    return resolve(output) if output else new_study(["ab", *suites])
 
 
 def _run(root: Path, header: "AbHeader", resume: bool, quiet: bool) -> None:
@@ -114,8 +111,6 @@ def _run(root: Path, header: "AbHeader", resume: bool, quiet: bool) -> None:
     from bench.verbs._ab_live import AbLive
     from bench.verbs._nodes import resumed_at
 
-    if resume:
-        ab_file.check_resumed(root, ab_file.read(root), header)
     try:
         with signals(), AbLive(quiet) as live:
             run(root, header, live, resume)
@@ -129,10 +124,11 @@ def _run(root: Path, header: "AbHeader", resume: bool, quiet: bool) -> None:
 
 def _conclude(root: Path, header: "AbHeader", allow: Sequence[str], markdown: str | None, json: bool) -> int:
     """Print the verdicts, from what is on disk; return the exit code."""
-    from bench.allocations import judge
+    from bench.allocations import decide
+    from bench.verbs._sides import interleaved
 
-    base, new = header.stores(root)
-    outcome = judge([base], [new], paired=True, delta=header.margin, gate=True, allow=allow)
+    both = interleaved(root, header, header.margin)
+    outcome = decide(both.base, both.new, paired=both.paired, delta=both.delta, gate=True, allow=allow)
     show(outcome, None, markdown, json)
     if not json and markdown != "-":
         typer.echo(f"the same again: scalemark compare {shlex.quote(str(root))}")

@@ -48,6 +48,8 @@ def checkpoint(
     json: o.Json = False,
 ) -> None:
     """Save and load checkpoints under every strategy: time, bytes, memory, equality, and the classic mistakes."""
+    from contextlib import ExitStack
+
     from bench.checkpoint_plan import suites
     from bench.checkpoint_rows import read
     from bench.checkpoints import place
@@ -75,14 +77,17 @@ def checkpoint(
         if cell.skipped:
             say(f"skipped: {cell.case.strategy}: {cell.skipped}")
     finished = True
-    with store.lock():
+    with store.lock(), ExitStack() as stack:
+        if to is not None:  # a refusal leaves no study behind
+            folder = stack.enter_context(place(store, to, keep))
         _begin(plan, store, host, rules, quick)
-        with place(store, to, keep) as folder:
-            say(f"study {store.root}: {shutil.disk_usage(folder).free / 2**30:.1f} GiB are free in {folder}")
-            try:
-                _run(plan, store, host, folder, quick, say, asked)
-            except Interrupted:
-                finished = False
+        if to is None:
+            folder = stack.enter_context(place(store, to, keep))
+        say(f"study {store.root}: {shutil.disk_usage(folder).free / 2**30:.1f} GiB are free in {folder}")
+        try:
+            _run(plan, store, host, folder, quick, say, asked)
+        except Interrupted:
+            finished = False
     rows, broken = read(store.root)
     found = told(rows, broken)
     typer.echo(_as_json(store, rows, found) if json else _as_text(store, rows, found))
@@ -101,7 +106,7 @@ def _begin(plan: "Plan", store: "Store", host: "Host", rules: "Rules", quick: bo
     if not plan.runnable:
         raise UsageError(f"nothing to run: {plan.cells[0].skipped}")
     prepare(plan)
-    bare = msgspec.structs.replace(plan, cells=(), factors={}, estimates={})
+    bare = msgspec.structs.replace(plan, suites=plan.suites[:1], cells=(), factors={}, estimates={})
     store.create(header(store.name, bare, host, rules, ("scalemark", *sys.argv[1:]), quick))
 
 

@@ -61,7 +61,7 @@ def k8s(
 
     from bench.launchers import k8s as launcher
 
-    o.check_limits(quick, strict)
+    o.check_limits(quick, strict, aa)
     words = e.run_words(
         suites, sets=sets, ngpu=ngpu, budget=budget, interface=interface, seed=seed,
         quick=quick, strict=strict, aa=aa, fail_fast=fail_fast, trace=trace, resume=resume, wait=node_wait,

@@ -129,7 +129,7 @@ def show(made: "Plan", budget_s: float | None, limits: "Limits") -> None:
 def verify_s(made: "Plan") -> float | None:
     """Seconds that checking the ways of training takes before the first block, beside the time limit; None for none."""
     from bench.verify_first import expected_s
-    from bench.ways import ways
+    from bench.verify_ways import ways
 
     found = ways(made.runnable, quick=True)
     return expected_s(found, made) if found else None
@@ -139,7 +139,7 @@ def verified_first(made: "Plan") -> str | None:
     """A line on that check, where there is one."""
     from bench.live import clock
     from bench.verify_first import LEAVE_OUT
-    from bench.ways import ways
+    from bench.verify_ways import ways
     from bench.wording import plural
 
     count, seconds = len(ways(made.runnable, quick=True)), verify_s(made)

@@ -70,7 +70,7 @@ def run(
 
     asked = n.asked(nodes, node_rank, lead, hosts, hostfile, interface, link, node_wait)
     budget_s, chosen = o.parse_budget(budget), o.parse_devices(devices)
-    o.check_limits(quick, strict)
+    o.check_limits(quick, strict, aa)
     if asked.follows:
         n.follow(asked, chosen)
     check_words(suites, sets or ())  # a slip of the pen is told before the devices are looked for

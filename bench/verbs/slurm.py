@@ -56,7 +56,7 @@ def slurm(
     from bench.launchers import _sbatch
     from bench.launchers import slurm as launcher
 
-    o.check_limits(quick, strict)
+    o.check_limits(quick, strict, aa)
     words = e.run_words(
         suites, sets=sets, ngpu=ngpu, budget=budget, interface=interface, seed=seed,
         quick=quick, strict=strict, aa=aa, fail_fast=fail_fast, trace=trace,

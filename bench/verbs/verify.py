@@ -8,7 +8,7 @@ from bench.verbs import _nodes as n
 from bench.verbs import _options as o
 
 if TYPE_CHECKING:
-    from bench.checked import Verification, Way
+    from bench.verify_records import Verification, Way
 
 SUITES = ("ddp", "dp", "syncbn")
 SIGNS = {"pass": "ok", "known": "known", "fail": "FAIL", "cannot tell": "?", "not applicable": "-"}
@@ -35,7 +35,7 @@ def verify(
     from bench.errors import UsageError
     from bench.machine import probe_host
     from bench.plan import check_words, make_plan
-    from bench.ways import ways
+    from bench.verify_ways import ways
 
     asked = n.asked(nodes, node_rank, lead, None, None, interface, None, node_wait)
     chosen = o.parse_devices(devices)
@@ -100,9 +100,9 @@ def as_dict(found: "Verification") -> dict:
 
 def show(found: "Verification") -> None:
     """A table of ways and checks, then what is to be said of them."""
-    from bench.checked import CHECKS
     from bench.console import table
-    from bench.verified import summed_up
+    from bench.verify_records import CHECKS
+    from bench.verify_words import summed_up
 
     rows = [
         [way.name, *_signs(way), "" if way.seconds is None else f"{way.seconds:.1f} s"] for way in found.ways
@@ -119,7 +119,7 @@ def show(found: "Verification") -> None:
 
 def _signs(way: "Way") -> list[str]:
     """One word a check."""
-    from bench.checked import CHECKS
+    from bench.verify_records import CHECKS
 
     known = {check.name: SIGNS[check.outcome] for check in way.checks}
     return [known.get(name, "?") for name in CHECKS]

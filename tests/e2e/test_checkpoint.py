@@ -57,6 +57,7 @@ def test_saved_and_loaded_on_one_rank(tmp_path):
     rows, broken = read(tmp_path / "results" / "c")
     assert broken == 0 and len(answer["rows"]) == len(rows)
     checked(rows)
+    assert json.loads((tmp_path / "results/c/study.json").read_text())["suites"] == ["checkpoint"]
     saves = [row for row in rows if row.kind == "save"]
     assert {(row.saver, row.format) for row in saves} == {
         (saver, form) for saver in ("single", "ddp") for form in ("state_dict", "model", "dcp")
@@ -73,13 +74,14 @@ def test_saved_and_loaded_on_one_rank(tmp_path):
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path):
-    """A folder that is not there, and one where nobody can write: exit code 2, nothing but the reason."""
+    """A folder that is not there, and one where nobody can write: exit code 2, nothing but the reason, and no study."""
     (tmp_path / "file").touch()
     for folder, why in (("missing", "No such file or directory"), ("file", "Not a directory")):
         words = ("checkpoint", "--quick", *SMALL, "-o", f"results/{folder}", "--to", folder)
         code, said = scalemark(tmp_path, *words)
         assert code == 2, said
         assert said.count("\n") == 1 and f"no checkpoint can be written there ({why})" in said
+    assert not list(tmp_path.glob("results/*"))
 
 
 @pytest.mark.long

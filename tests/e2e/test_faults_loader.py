@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 WORKERS = SUITE.replace('data = "own"', 'data = "own"\nnum_workers = 2').replace("steps = 8", "steps = 30")
 # fault -> status, class, first rank, words of the detail
 OF_WORKERS = {
-    "worker_kill": ("failed", "loader_worker", 1, "DataLoader worker (pid"),
+    "worker_kill": ("failed", "loader_worker", 1, "DataLoader worker "),
     "worker_raise": ("failed", "loader_worker", 1, "ValueError: planted <b>failure</b>"),
     "worker_deaf": ("ok", None, None, None),
 }

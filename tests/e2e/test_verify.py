@@ -147,6 +147,8 @@ def test_lossy_hooks_differ_as_asked_within_a_stated_tolerance(tmp_path):
         assert checks["gradients"]["outcome"] == checks["parameters"]["outcome"] == "known"
         assert checks["gradients"]["tolerance"] == (5e-3 if "fp16" in name else 1e-10)
         assert "equal on all ranks" in checks["parameters"]["detail"]
+        why = "comm_hook fp16 rounds" if "fp16" in name else "until PowerSGD compresses, in 2 steps"
+        assert checks["global batch"]["outcome"] == "known" and why in checks["global batch"]["detail"]
 
 
 @pytest.mark.long

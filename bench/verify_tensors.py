@@ -10,10 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bench.checked import Check
 from bench.checkpoint_state import bare
+from bench.float64 import Untellable
+from bench.verify_records import Check
 
 Tensors = dict[str, Tensor]
+
+NOT_FINITE = "the reference itself is not finite"
 
 FLOOR = 0.1  # what is a tenth of the tolerance of the largest of all tensors is some roundings of that, and no difference
 
@@ -48,11 +51,12 @@ def apart(
 
     A tensor's scale is its largest value in `theirs`, or `floor` times that of all tensors where this is more: what
     should be zero is made of rounding. A missing tensor counts as zeros: a gradient that nobody asked for.
-    Raises ValueError where a value of `theirs` is not finite: nothing can be told then.
+    Raises Untellable where a value of `theirs` is not finite: nothing is equal to it.
     """
     sizes = {name: _size(one) for name, one in theirs.items()}
-    if not all(map(math.isfinite, sizes.values())):
-        raise ValueError("values of the single process are not finite")
+    for name, size in sizes.items():
+        if not math.isfinite(size):
+            raise Untellable(f"{NOT_FINITE}: {name} has infinities or NaN")
     worst, least = 0.0, floor * max(sizes.values(), default=0.0)
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
         one, other = ours.get(name), theirs.get(name)
@@ -203,4 +207,12 @@ def between(tensors: Mapping[str, Tensor], name: str, rank: int) -> Apart:
     if found[0] is None or found[rank] is None:
         where = "is on rank 0 only" if found[rank] is None else f"is not on rank 0, but on rank {rank}"
         return Apart(name, float("nan"), float("nan"), where)
-    return apart({name: found[rank]}, {name: found[0]}, 0.0)
+    return of_one(name, found[rank], found[0])
+
+
+def of_one(name: str, one: Tensor | None, other: Tensor | None) -> Apart:
+    """How far one tensor, known to differ, lies from another, of which some values may be infinite or no numbers."""
+    try:
+        return apart({name: one}, {name: other}, 0.0)
+    except Untellable:
+        return Apart(name, math.nan, math.nan, "differs, and is not finite")

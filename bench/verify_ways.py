@@ -6,9 +6,9 @@ import msgspec
 
 from bench import plugins
 from bench.case import FIELDS, Case, canonical
-from bench.checked import Way
 from bench.options import data_plugin, model_plugin
 from bench.records import Cell
+from bench.verify_records import Way
 
 STEPS = 3
 BATCH = 4  # samples a device: a few are as telling as many

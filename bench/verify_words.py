@@ -1,6 +1,6 @@
 """What `verify` found, in words: for the end of a check, for findings and for the report."""
 
-from bench.checked import CHECKS, Check, Outcome, Verification, Way
+from bench.verify_records import CHECKS, Check, Outcome, Verification, Way
 
 GOOD = ("pass", "known", "not applicable")
 
@@ -21,7 +21,7 @@ def summed_up(found: Verification) -> list[str]:
     when = f"; checked before, {before[0]}" if before and all(way.before for way in good) else ""
     verb = "computes" if len(good) == 1 else "compute"
     text = f"verified: {len(good)} way{'s' * (len(good) > 1)} of training {verb} what one process does"
-    return [f"{text} ({found.steps} steps, float64{when})", *lines]
+    return [f"{text} ({found.steps} steps, float64, precision and torch.compile aside{when})", *lines]
 
 
 def _line(way: Way) -> str:

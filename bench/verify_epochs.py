@@ -1,10 +1,13 @@
 """Does an epoch hold every sample once, and each epoch in another order? Indices in, checks out."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from bench.checked import Check
+from bench.verify_records import Check
+
+CHANCE = 1e-3  # of the same orders by chance: a shuffle that is more likely to give them is not judged
 
 
 def samples(orders: Sequence[np.ndarray], length: int, batch: int) -> Check:
@@ -38,10 +41,15 @@ def samples(orders: Sequence[np.ndarray], length: int, batch: int) -> Check:
 
 
 def epochs(orders: Sequence[np.ndarray], again: np.ndarray) -> Check:
-    """Whether one rank's order differs between epochs, and is the same `again` for the first of them."""
+    """Whether one rank's order differs between epochs, and is the same `again` for the first of them.
+
+    Not applicable where a good sampler could give equal orders by chance: n samples have n! of them.
+    """
     first, rest = orders[0], orders[1:]
-    if len(first) < 2:
-        return Check(name="epochs", outcome="not applicable", detail="one sample a rank has one order")
+    chance = 1 / math.factorial(min(len(first), 100)) ** len(rest)
+    if chance > CHANCE:
+        told = f"{_samples(len(first))} a rank: {len(orders)} epochs have the same order by a chance of {chance:.1g}"
+        return Check(name="epochs", outcome="not applicable", detail=told)
     if all(np.array_equal(first, order) for order in rest):
         told = f"set_epoch has no effect: {len(orders)} epochs in the same order"
         return _failed("epochs", told)
@@ -62,6 +70,10 @@ def _uneven(orders: Sequence[np.ndarray], counts: np.ndarray, missing: np.ndarra
     if len(missing):
         told.append(f"{len(missing)} of {length} never, such as sample {missing[0]}")
     return "; ".join(told)
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
 
 
 def _ranks(count: int) -> str:

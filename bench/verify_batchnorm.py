@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.apart import Tensors
 from bench.checkpoint_state import bare
 from bench.float64 import Untellable
+from bench.verify_tensors import Tensors
 
 
 class Outputs:
