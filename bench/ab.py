@@ -13,12 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from bench import ab_file, ab_plan, ab_side
+from bench import ab_file, ab_plan, ab_side, temporary
 from bench.ab_file import AbHeader
 from bench.ab_pairs import SIDES, Pairs
 from bench.ab_process import SideProcess
 from bench.answers import Interval
-from bench.launch import scratch_folder
 from bench.orders import Moved, Planned, Request
 from bench.records import Cell, LaunchRecord
 from bench.store import Store
@@ -129,7 +128,7 @@ def run(root: Path, header: AbHeader, show: Show, resume: bool) -> None:
 
     Raises UsageError with nothing written, ab_process.SideLost, or what a signal raises.
     """
-    with scratch_folder() as lent, ExitStack() as stack:
+    with temporary.folder() as lent, ExitStack() as stack:
         ab_side.lend(lent)
         with _planning(root, resume):
             both = Both(

@@ -86,8 +86,7 @@ class Pairs:
 
     def why_closed(self, cell: str) -> Closed | None:
         """What closed a cell: the rule of every study, where a launch is a pair and its value the difference."""
-        found = self.differences(cell)
-        return why_closed(found, len(self._ran(cell)), self._outcomes(cell), self._rules.limits)
+        return why_closed(self.differences(cell), self._outcomes(cell), self._rules.limits)
 
     def _outcomes(self, cell: str) -> list[tuple[str, str | None]]:
         """Status and reason of every block, a failed side's where there is no pair; of failures, those of this run."""

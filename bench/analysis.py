@@ -91,13 +91,15 @@ def _cell(
 ) -> CellResult:
     status, reason = _status(cell)
     sources = evidence.said(cell.id, "device_used_source")
+    replaced = sum(row.cause == "contaminated" for row in cell.launches)
     return CellResult(
         cell=cell.id,
         suite=cell.suite,
         case=cell.case,
         status=status,
         reason=reason,
-        launches=len(cell.launches),
+        launches=len(cell.launches) - replaced,
+        replaced=replaced,
         failed=len(cell.failures),
         samples_per_s=cell.samples_per_s,
         step_s=cell.average("step_s"),
@@ -110,7 +112,7 @@ def _cell(
         efficiency=efficiency,
         memory_bytes=memory,
         memory_source=None if memory is None else sources[0] if sources else "PSS of rank and workers",
-        marks=cell.marks,
+        marks=cell.width_marks + cell.marks,
         converged=cell.converged,
         stopped=cell.stopped,
         energy_per_sample_j=cell.average("energy_per_sample_j"),

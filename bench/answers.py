@@ -155,6 +155,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[str, ...]
     converged: bool | None
     energy_per_sample_j: float | None = None  # of all its devices together; null where one does not say
+    replaced: int = 0  # launches beside these, in whose place another counts
     twin_of: str | None = None  # the cell that it repeats: see Twin
     stopped: str | None = None  # converged, cap, failing, budget or interrupted
     spread: Spread | None = None

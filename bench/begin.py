@@ -78,12 +78,17 @@ def _ends(pair: Pair) -> tuple[int, int]:
     return pair.first, pair.second
 
 
-def check_resumed(plan: Plan, before: StudyHeader, root: Path) -> None:
+def check_resumed(plan: Plan, before: StudyHeader, root: Path, quick: bool = False) -> None:
     """Raise UsageError for a plan with cells that the study to go on with does not have: they would stand in it side by side.
 
-    So would launches of one box and of machines. Cells that the study left out for want of time are its own: another
-    budget may have room for them.
+    So would launches of one box and of machines, and a `quick` run would take the verdicts from a study that has them.
+    Cells that the study left out for want of time are its own: another budget may have room for them.
     """
+    if quick and not before.quick:
+        raise UsageError(
+            f"--resume --quick: {root} was run without --quick, and its verdicts need several launches a cell: leave out"
+            " --quick (--budget 5m makes it short), or leave out --resume and give another name by -o"
+        )
     if before.nodes and plan.nodes > 1 and plan.box != before.box:
         one_box, apart = "one box, whose nodes are agents on one machine", "nodes started one by one"
         was, now = (one_box, apart) if before.box else (apart, one_box)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import launch as launching
-from bench import plugins
+from bench import plugins, temporary
 from bench.case import Case
 from bench.checkpoint_plan import Saved, loads_of, saves_of
 from bench.checkpoint_records import Checkpointing, Save
@@ -41,7 +41,7 @@ class Bench:
 
     def run(self) -> None:
         """Raises Interrupted for a signal; the rows of finished launches are on disk."""
-        launching.sweep_scratch()
+        temporary.sweep()
         self._store.root.joinpath("logs").mkdir(exist_ok=True)
         with signals(), Engine(self._store.root / "logs" / "engine-b00.log") as engine:
             if self._team is not None:
@@ -92,7 +92,7 @@ class Bench:
 
     def _launch(self, engine: Engine, case: Case, name: str, job: Checkpointing) -> Result:
         """One launch of the task, on this node or on all."""
-        with launching.scratch_folder() as scratch:
+        with temporary.folder() as scratch:
             several = self._team is not None and case.nodes > 1
             launch = Launch(
                 launch=name,

@@ -15,7 +15,7 @@ Closed = Literal["converged", "cap", "failing"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` is the wanted half-width of a cell's interval, relative; the others count good launches."""
+    """`target` is the wanted half-width of a cell's interval, relative; the fewest that it is made of, the most that are run."""
 
     min_launches: int
     max_launches: int
@@ -28,12 +28,12 @@ def half_width(logs: Sequence[float]) -> float | None:
 
 
 def why_closed(
-    logs: Sequence[float], good: int, outcomes: Iterable[tuple[str, str | None]], limits: Limits
+    logs: Sequence[float], outcomes: Iterable[tuple[str, str | None]], limits: Limits
 ) -> Closed | None:
     """Why no further launch of a cell is run, or None while it is open. Never by a p-value.
 
-    `logs` are ln(samples/s) of the launches that its interval is made of, `good` counts all that gave a result,
-    `outcomes` are status and reason of every launch that counts, in order.
+    `logs` are ln(samples/s) of the launches that its interval is made of, `outcomes` are status and reason of every
+    launch that counts, in order: no cell has more tries than `max_launches`.
     """
     told = list(outcomes)
     failed = [reason for status, reason in told[-MAX_FAILURES:] if status != "ok"]
@@ -42,7 +42,7 @@ def why_closed(
     half = half_width(logs) if len(logs) >= limits.min_launches else None
     if half is not None and half <= limits.target:
         return "converged"
-    return "cap" if good >= limits.max_launches else None
+    return "cap" if len(told) >= limits.max_launches else None
 
 
 def summed_up(why: Iterable[Closed | None], limits: Limits, unit: str) -> str:

@@ -8,9 +8,10 @@ from bench.case import Case
 from bench.describe import describe
 from bench.measures import MISSING, format_change, format_value
 from bench.plugins import clip
-from bench.wording import cell_labels, change_bounds, without_common
+from bench.wording import cell_labels, change_bounds, launches, without_common
 
 MOST_VERDICTS = 30
+MOST_MARKS = 80  # characters: the report has all
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -36,6 +37,11 @@ def results(analysis: Analysis) -> str:
     heading, last = _last_column(analysis, shown)
     headers = ["cell", "status", "launches", "throughput", "interval", "step", heading]
     rows = [_row(names[cell.cell], cell, last[cell.cell]) for cell in shown]
+    if any(cell.marks for cell in shown):
+        headers.append("marks")
+        rows = [
+            [*row, clip(", ".join(cell.marks), MOST_MARKS)] for row, cell in zip(rows, shown, strict=True)
+        ]
     cases = {cell.cell: cell.case for cell in analysis.cells}
     findings = [
         f"{f.level}: {f.message}{_where(f, cases, names)}\n    {f.remedy}{_log(f)}" for f in analysis.findings
@@ -122,21 +128,13 @@ def _row(name: str, cell: CellResult, last: str) -> list[str]:
     speed = cell.samples_per_s
     return [
         name,
-        cell.status + _doubts(cell),
-        str(cell.launches),
+        cell.status,
+        launches(cell),
         format_value("samples_per_s", speed.value if speed else None),
         _half_width(speed),
         format_value("step_s", cell.step_s),
         last,
     ]
-
-
-def _doubts(cell: CellResult) -> str:
-    """What has to be said beside its interval."""
-    said = ["not converged"] * (cell.converged is False) + [
-        mark for mark in cell.marks if mark == "two modes"
-    ]
-    return f" ({', '.join(said)})" if said else ""
 
 
 def _efficiency(cell: CellResult) -> str:

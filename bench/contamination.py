@@ -96,7 +96,7 @@ def _other_cpus(scene: Scene) -> Iterator[Seen]:
             continue
         others = (used * count - sum(own[node])) / 100  # the node's is a share of these, a process's of one
         if others > MANY_CPUS:
-            yield Seen(others / count, f"other processes used {others:.1f} of {count} CPUs{_on(node)}")
+            yield Seen(others / count, f"other processes used {others:.1f} of {_cpus(count)}{_on(node)}")
 
 
 def _stolen(scene: Scene) -> Iterator[Seen]:
@@ -113,7 +113,7 @@ def _queue(scene: Scene) -> Iterator[Seen]:
     for node, subject in scene.nodes():
         runnable, count = scene.stat(subject, "runnable", "mean"), scene.cpus.get(node, 1)
         if runnable is not None and node in own:
-            text = f"{runnable:.1f} tasks at a time wanted {count} CPUs{_on(node)}"
+            text = f"{runnable:.1f} tasks at a time wanted {_cpus(count)}{_on(node)}"
             yield Seen((runnable - threads * len(own[node])) / count, text)
 
 
@@ -197,6 +197,10 @@ def _below(mean: float, most: float, what: str) -> Seen:
 
 def _percent(share: float) -> str:
     return f"{share * 100:.0f} %"
+
+
+def _cpus(count: int) -> str:
+    return f"{count} CPU" + "s" * (count != 1)
 
 
 def _on(node: int) -> str:

@@ -85,7 +85,7 @@ def _point(evidence: Evidence, base: Cell, cell: Cell) -> Point:
         efficiency=scaled(estimate, base.case.devices / devices),
         step_s=cell.average("step_s") or cell.case.global_batch / throughput.value,
         launches=cell.rates,
-        marks=cell.marks + ((f"baseline not comparable: {threads}",) if threads else ()),
+        marks=cell.width_marks + cell.marks + ((f"baseline not comparable: {threads}",) if threads else ()),
         converged=cell.converged,
     )
 

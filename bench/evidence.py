@@ -52,6 +52,7 @@ class Cell:
     unequal: str | None = None  # why it does not train as one process does, where that was seen (verify)
     max_launches: int = 0  # 0: not known
     timed: bool = False  # the study had a time budget
+    last_run: int = 0  # of the study: what failed in one that was gone on with was tried again
 
     @cached_property
     def shown(self) -> tuple[Any, ...]:
@@ -120,16 +121,26 @@ class Cell:
         return None if half is None else half <= self.target and len(self.shown) >= self.min_launches
 
     @property
+    def width_marks(self) -> tuple[str, ...]:
+        """What has to be said beside its interval: that it is of fewer launches than asked, or else wider."""
+        n = len(self.shown)
+        if 0 < n < self.min_launches:
+            return (f"too few launches: {n} of {self.min_launches}",)
+        return ("not converged",) if self.converged is False else ()
+
+    @property
     def stopped(self) -> Stopped | None:
         """Why no further launch of it was run; None where none was, and over several studies."""
         if len({row.study for row in self.launches}) != 1 or not self.max_launches:
             return None
-        known = [row for row in self.launches if row.cause != "contaminated"]
-        counted = [row for row in known if row.status == "ok" or row in self.failures]
-        outcomes = [(row.status, row.reason) for row in counted if row.status != "interrupted"]
+        outcomes = [
+            (row.status, row.reason)
+            for row in self.launches
+            if row.cause != "contaminated"
+            and (row.status == "ok" or (row.status != "interrupted" and row.run == self.last_run))
+        ]
         limits = Limits(min_launches=self.min_launches, max_launches=self.max_launches, target=self.target)
-        logs = [row.y for row in self.shown]
-        closed = why_closed(logs, sum(status == "ok" for status, _ in outcomes), outcomes, limits)
+        closed = why_closed([row.y for row in self.shown], outcomes, limits)
         cut_short = self.launches[-1].status == "interrupted" or not self.timed
         return closed or ("interrupted" if cut_short else "budget")
 
@@ -263,7 +274,7 @@ class Evidence:
 
 def gather(stores: Sequence[Store]) -> Evidence:
     """Read the studies and group their launches by cell. Raises UsageError as Store does."""
-    frames = frame.load(stores)
+    frames, names = frame.load(stores), frame.study_names(stores)
     rows: dict[str, list[Any]] = {}
     for row in frames.launches.itertuples(index=False, name="Row"):
         rows.setdefault(str(row.cell), []).append(row)
@@ -271,19 +282,20 @@ def gather(stores: Sequence[Store]) -> Evidence:
     found = [one for store in stores if (one := store.verification()) is not None]
     unequal = {cell: why for one in found for cell, why in one.failed().items()}
     limits = (0.0, 0)
-    for header in frames.headers:
+    runs = frames.launches.groupby("study")["run"].max()
+    for study, header in zip(names, frames.headers, strict=True):
         limits = (header.target, header.min_launches)
         for plan in header.cells:
             if plan.id not in cells:
                 launches = tuple(rows.get(plan.id, ()))
                 cells[plan.id] = Cell(
                     plan.id, plan.case, plan.suite, plan.skipped, *limits, launches, plan.twin_of,
-                    unequal.get(plan.id), header.max_launches, header.budget_s is not None,
+                    unequal.get(plan.id), header.max_launches, header.budget_s is not None, int(runs.get(study, 0)),
                 )  # fmt: skip
     for cell in rows.keys() - cells.keys():  # the plan was changed after these had run
         cells[cell] = Cell(cell, rows[cell][0].case, "", None, *limits, tuple(rows[cell]))
-    named = dict(zip(frame.study_names(stores), stores, strict=True))
-    return Evidence(frames, cells, _shown_ranks(frames.ranks, cells.values()), named, tuple(found))
+    ranks = _shown_ranks(frames.ranks, cells.values())
+    return Evidence(frames, cells, ranks, dict(zip(names, stores, strict=True)), tuple(found))
 
 
 def _shown_ranks(ranks: "DataFrame", cells: Iterable[Cell]) -> "DataFrame":

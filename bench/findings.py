@@ -90,6 +90,8 @@ TABLE = (
          "size the batch for the fullest device, or use ddp, which gathers nothing on device 0"),
     Rule("phases-missing", "warning", causes.phases_missing, "measure again with every phase recorded"),
     Rule("broken-lines", "warning", setup.broken_lines, "run again with --resume to replace the launches that are lost"),
+    Rule("governor", "info", setup.governor,
+         "cpupower frequency-set -g performance, where you may; else read small differences on CPUs with care"),
     Rule("reference-used", "info", setup.reference_used,
          "read these rows as a test of the method; measure on accelerators for torch's own"),
     Rule("stand-ins-used", "info", setup.stand_ins_used, "read these numbers as a calibration, not as a model's speed"),

@@ -15,7 +15,7 @@ import msgspec
 
 from bench import launch as launching
 from bench import messages as m
-from bench import plugins
+from bench import plugins, temporary
 from bench.begin import prepare_case
 from bench.case import Case
 from bench.errors import BenchError, UsageError
@@ -49,10 +49,8 @@ class Follower:
         self._me, self._host, self._say, self._devices, self._quiet = me, host, say, devices, quiet
         self._over: m.End | m.GivenUp | None = None
         self._ran = False
-        launching.sweep_scratch()
-        self._folder = tempfile.TemporaryDirectory(
-            prefix=launching.folder_prefix(), ignore_cleanup_errors=True
-        )
+        temporary.sweep()
+        self._folder = tempfile.TemporaryDirectory(prefix=temporary.prefix(), ignore_cleanup_errors=True)
         self._engine = Engine(self._log(0))
         self._responder: Responder | None = None
         self._address = me.address or wire.host
@@ -177,7 +175,7 @@ class Follower:
         processes = strategy.processes(launch.case)
         if not self._quiet:
             self._say(launch.launch)
-        with launching.scratch_folder() as scratch:
+        with temporary.folder() as scratch:
             logs, traces = scratch / "logs", scratch / "traces"
             logs.mkdir()
             traces.mkdir()

@@ -123,12 +123,15 @@ def cpus(host: Host) -> Iterator[Hint]:
             f"this process is bound to {host.cpus_affinity} of {host.cpus_counted} CPUs",
             "ask the scheduler for more CPUs a task, if the ranks are meant to have them",
         )
-    if host.governor and re.search("powersave|conservative", host.governor):
-        yield _hint(
-            "governor",
-            f"the CPU frequency governor is {host.governor}: clocks rise late and steps differ",
-            "cpupower frequency-set -g performance",
-        )
+    if told := following(host.governor):
+        yield _hint("governor", told, "cpupower frequency-set -g performance")
+
+
+def following(governor: object) -> str | None:
+    """What a frequency governor that follows the load does to steps; None for one that holds the clocks."""
+    if not re.search("powersave|conservative|ondemand|schedutil", str(governor)):
+        return None
+    return f"the CPU frequency governor is {governor}: clocks follow the load, rise late, and steps differ"
 
 
 def memory(host: Host) -> Iterator[Hint]:

@@ -3,19 +3,17 @@
 import contextlib
 import os
 import selectors
-import shutil
 import socket
 import subprocess
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from bench import guard, progress
+from bench import guard, progress, temporary
 from bench.case import Case
 from bench.cgroup import oom_kills
 from bench.failures import RankEnd, Verdict, compiling, first_failure, moving, stuck_rank, too_slow
@@ -25,7 +23,6 @@ from bench.records import Ended, Launch, Outcome, Part, RankTrace, marks_a_step
 START_LIMIT_S = 120.0
 BACKSTOP_S = 15.0  # beyond a launch's own limit, before the engine counts as lost
 TICK_S = 0.1
-LONGEST_FOLDER = 36  # bytes: a socket's path has at most 103 on every system, and 66 of them follow
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +78,7 @@ class Engine:
     def _start(self) -> None:
         """In a session of its own: a Ctrl-C at the terminal does not reach it."""
         self._folder = tempfile.TemporaryDirectory(
-            prefix=folder_prefix(), dir=_socket_folder(), ignore_cleanup_errors=True
+            prefix=temporary.prefix(), dir=temporary.socket_folder(), ignore_cleanup_errors=True
         )
         command = own_python("from bench.engine import main; main()")
         with self._log.open("ab") as log:
@@ -146,42 +143,6 @@ class Engine:
         raise EngineLost(
             f"the engine {what}{f' (exit code {code})' if code else ''}{f': {tail}' if tail else ''}"
         )
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Any:
-    """A folder of this node for traces and progress of one launch, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep_scratch() -> None:
-    """Remove the folders of conductors that were killed before they could."""
-    for where in {tempfile.gettempdir(), _socket_folder()}:
-        for folder in Path(where).glob("scalemark-*-*"):
-            pid, _, place = folder.name.split("-")[1].partition(".")
-            if pid.isdigit() and f"{pid}.{place}" == _owner(int(pid)) and not Path("/proc", pid).exists():
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def folder_prefix() -> str:
-    """How the names of this process's temporary folders begin: `sweep_scratch` finds them if it is killed."""
-    return f"scalemark-{_owner(os.getpid())}-"
-
-
-def _socket_folder() -> str:
-    """Where the engine's sockets go: not into a temporary folder whose path is too long for any socket in it."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= LONGEST_FOLDER else "/tmp"
-
-
-def _owner(pid: int) -> str:
-    """A process, and where it is one: other hosts and containers may share the folder, and count for themselves."""
-    place = f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
-    return f"{pid}.{zlib.crc32(place.encode()):08x}"
 
 
 def run(

@@ -138,7 +138,7 @@ def _conduct(
     with store.lock():
         before = store.header() if resume else None
         if before is not None:
-            check_resumed(plan, before, store.root)
+            check_resumed(plan, before, store.root, request.quick)
         prepare(plan)
         head = header(store.name, plan, host, request.rules, request.command, request.quick, before)
         store.create(head, resume=resume)

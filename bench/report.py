@@ -170,7 +170,7 @@ def _values(analysis: Analysis, files: dict[str, list[Row]]) -> dict[str, Any]:
         "facts": report_facts.facts(analysis.host),
         "only_saved": _only_saved(analysis),
         "counted": report_facts.counted(analysis.cells),
-        "launches": sum(cell.launches for cell in analysis.cells),
+        "launches": sum(cell.launches + cell.replaced for cell in analysis.cells),
     }
 
 

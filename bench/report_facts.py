@@ -94,6 +94,7 @@ def cell_rows(cells: Sequence[CellResult], phases: Sequence[str]) -> list[Row]:
             "global_batch": cell.case.global_batch,
             "launches": cell.launches,
             "failed": cell.failed,
+            "replaced": cell.replaced,
             **_interval("samples_per_s", cell.samples_per_s),
             **{name: getattr(cell, name) for name in ("step_s", "p50_s", "p95_s", "p99_s")},
             **{f"{phase}_s": cell.phases_s.get(phase) for phase in phases},

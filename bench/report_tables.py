@@ -42,7 +42,7 @@ def scaling(curve: Curve) -> Table:
         (number_column(law, hint), lambda p: serial_part(curve, p)),
         (number_column("step"), lambda p: amount(p.step_s, wording.duration(p.step_s))),
         (number_column("launches"), lambda p: amount(len(p.launches), f"{len(p.launches)}")),
-        (Column("marks"), lambda p: marks(p.marks, p.converged)),
+        (Column("marks"), lambda p: marks(p.marks)),
     ]
     base = f"{clip(curve.base, 60)}, {wording.number(curve.base_samples_per_s)} samples/s"
     caption = f"{clip(curve.label, 200)} — base: {base}"
@@ -77,10 +77,9 @@ def fraction(value: float | None) -> Entry:
     return amount(value, wording.share(value, 1))
 
 
-def marks(names: Sequence[str], converged: bool | None) -> Entry:
+def marks(names: Sequence[str]) -> Entry:
     """What a reader must know about this row's numbers."""
-    every = [*names, *(["not converged"] if converged is False else [])]
-    return Entry(clip(", ".join(every), 80), tone="mark", hint=clip(", ".join(every), 400) if every else "")
+    return Entry(clip(", ".join(names), 80), tone="mark", hint=clip(", ".join(names), 400) if names else "")
 
 
 def comparisons(analysis: Analysis) -> Table:
@@ -188,7 +187,7 @@ def cells(analysis: Analysis, labels: dict[str, str]) -> Table:
             lambda c: amount(c.memory_bytes, wording.size(c.memory_bytes)),
         ),
         *(energy if any(c.energy_per_sample_j is not None for c in analysis.cells) else ()),
-        (number_column("launches"), lambda c: amount(c.launches, f"{c.launches}")),
+        (number_column("launches"), lambda c: amount(c.launches, wording.launches(c))),
         (number_column("failed"), lambda c: amount(c.failed, f"{c.failed}")),
         (Column("marks, reason"), _remarks),
     ]
@@ -203,7 +202,7 @@ def _wait(cell: CellResult) -> float | None:
 
 
 def _remarks(cell: CellResult) -> Entry:
-    return marks([*cell.marks, *([cell.reason] if cell.reason else [])], cell.converged)
+    return marks([*cell.marks, *([cell.reason] if cell.reason else [])])
 
 
 def exclusions(analysis: Analysis, labels: dict[str, str]) -> Table:

@@ -20,11 +20,11 @@ def spread(cell: Cell) -> Spread | None:
     """The standard deviations of a cell's numbers, level by level; None where nothing is shown of it."""
     if not cell.shown:
         return None
-    errors = _known(cell.shown, "mean_error")
+    errors = [finite(row.mean_error) for row in cell.shown]
     groups = list(_by_study(cell).values())
     return Spread(
         step=_rms(_known(cell.shown, "step_sd")),
-        within=_rms(errors),
+        within=_rms(_known(cell.shown, "mean_error")),
         launches=variance.between_launches(groups, errors),
         allocations=variance.between_allocations(groups),
         launch_count=len(cell.shown),

@@ -16,6 +16,7 @@ from bench.answers import Interval, Verdict
 
 DELTA = 0.02  # margin: smaller differences do not matter
 DECIDABLE = 3  # launches a side below which no verdict is given
+MOST_TO_DECIDE = 200  # launches a side: that more would decide is not told
 LEVEL = 0.95
 _LARGEST = 709.0  # its exponential is the largest of a float
 CLAIMS: tuple[Verdict, ...] = ("faster", "slower", "small change")  # words that claim a difference
@@ -28,12 +29,16 @@ def exp(x: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of logs: its standard error, degrees of freedom and number of launches (the smaller side's)."""
+    """A mean of logs: its standard error, degrees of freedom and number of launches (the smaller side's).
+
+    `sides` are what the error is made of: variance and number of the differences, or of each side's launches.
+    """
 
     mean: float
     error: float | None
     freedom: float
     n: int
+    sides: tuple[tuple[float, int], ...] = ()
 
     def interval(self, level: float = LEVEL) -> Interval:
         """The estimate and its t interval, exponentiated; without limits where n = 1."""
@@ -58,8 +63,10 @@ class Estimate:
 def mean(logs: ArrayLike) -> Estimate:
     """The mean of logs of one value a launch: mean ± t s / sqrt(n)."""
     y = np.asarray(logs, float)
-    error = float(y.std(ddof=1) / math.sqrt(len(y))) if len(y) > 1 else None
-    return Estimate(mean=float(y.mean()), error=error, freedom=len(y) - 1, n=len(y))
+    if len(y) < 2:
+        return Estimate(mean=float(y.mean()), error=None, freedom=0, n=len(y))
+    error = float(y.std(ddof=1) / math.sqrt(len(y)))
+    return Estimate(mean=float(y.mean()), error=error, freedom=len(y) - 1, n=len(y), sides=(_side(y),))
 
 
 def mean_interval(logs: ArrayLike, level: float = LEVEL) -> Interval:
@@ -73,11 +80,22 @@ def welch(a: ArrayLike, b: ArrayLike) -> Estimate:
     difference, n = float(y.mean() - x.mean()), min(len(x), len(y))
     if n < 2:
         return Estimate(mean=difference, error=None, freedom=0, n=n)
-    u, v = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
-    if u + v == 0:
-        return Estimate(mean=difference, error=0.0, freedom=len(x) + len(y) - 2, n=n)
-    freedom = (u + v) ** 2 / (u**2 / (len(x) - 1) + v**2 / (len(y) - 1))
-    return Estimate(mean=difference, error=math.sqrt(u + v), freedom=float(freedom), n=n)
+    sides = (_side(x), _side(y))
+    error, freedom = _error(sides)
+    return Estimate(mean=difference, error=error, freedom=freedom, n=n, sides=sides)
+
+
+def _side(logs: NDArray[np.float64]) -> tuple[float, int]:
+    return float(logs.var(ddof=1)), len(logs)
+
+
+def _error(sides: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a difference of means (Welch-Satterthwaite); of one mean n - 1."""
+    parts = [(variance / n, n - 1) for variance, n in sides]
+    whole = math.fsum(part for part, _ in parts)
+    if whole == 0:
+        return 0.0, sum(freedom for _, freedom in parts)
+    return math.sqrt(whole), whole**2 / math.fsum(part**2 / freedom for part, freedom in parts)
 
 
 def verdict(estimate: Estimate, delta: float = DELTA, significant: bool = True) -> Verdict:
@@ -113,27 +131,18 @@ def smallest_visible(estimate: Estimate, power: float = 0.8) -> float | None:
     return exp(reach * estimate.error) - 1.0
 
 
-def still_to_decide(estimate: Estimate, delta: float = DELTA) -> int | None:
-    """Launches (or other units) a side that would decide; None where that is not known, past the cap, or where what is
-    there would decide but for a correction for many comparisons."""
-    if estimate.error is None:
-        return None
-    needed = launches_to_decide(estimate.error * math.sqrt(estimate.n), estimate.mean, delta)
-    return needed if needed is not None and needed > estimate.n else None
+def still_to_decide(estimate: Estimate, delta: float = DELTA, cap: int = MOST_TO_DECIDE) -> int | None:
+    """Launches (or other units) a side after which a verdict other than "inconclusive" is to be expected.
 
-
-def launches_to_decide(s: float, effect: float, delta: float = DELTA, cap: int = 200) -> int | None:
-    """Launches until a verdict other than "inconclusive" is to be expected, or None past the cap.
-
-    `s` is the standard deviation of the log differences, `effect` their mean: the fewest n at which
-    the 95 % interval excludes 0 or the 90 % interval fits inside ±delta.
+    The fewest at which a mean as it is now, with each side's variance as it is now, has a 95 % interval that excludes 0 or
+    a 90 % interval inside ±delta. A side that has more launches keeps them. None where that is not known, past the
+    cap, or where what is there would decide but for a correction for many comparisons.
     """
-    margin = math.log1p(delta)
+    if estimate.error is None or verdict(estimate, delta) != "inconclusive":
+        return None
     for n in range(DECIDABLE, cap + 1):
-        error = s / math.sqrt(n)
-        excludes = quantile((1 + LEVEL) / 2, n - 1) * error < abs(effect)
-        inside = abs(effect) + quantile(0.95, n - 1) * error < margin
-        if excludes or inside:
+        error, freedom = _error([(variance, max(n, count)) for variance, count in estimate.sides])
+        if verdict(Estimate(estimate.mean, error, freedom, n), delta) != "inconclusive":
             return n
     return None
 

@@ -69,17 +69,8 @@ class Stopping:
             self.run = max(self.run, record.run + 1)
 
     def open_cells(self, block: int, fits: Callable[[Case], bool]) -> list[Cell]:
-        """Cells that need more launches, where there is place for them, in the random order of a block.
-
-        No cell has more tries than `max_launches`, failures of this run among them.
-        """
-        cells = [
-            cell
-            for cell in self._plan.runnable
-            if not self.closed(cell.id)
-            and len(self._counted(cell.id)) < self._rules.max_launches
-            and fits(cell.case)
-        ]
+        """Cells that need more launches, where there is place for them, in the random order of a block."""
+        cells = [cell for cell in self._plan.runnable if not self.closed(cell.id) and fits(cell.case)]
         random.Random(f"{self._rules.seed}/{block}").shuffle(cells)
         return cells
 
@@ -100,9 +91,8 @@ class Stopping:
 
     def why_closed(self, cell: str) -> Closed | None:
         """What closed a cell, or None while it is open."""
-        records = self._counted(cell)
-        good = sum(r.status == "ok" for r in records)
-        return why_closed(self._logs(cell), good, [(r.status, r.reason) for r in records], self._rules.limits)
+        outcomes = [(r.status, r.reason) for r in self._counted(cell)]
+        return why_closed(self._logs(cell), outcomes, self._rules.limits)
 
     def _logs(self, cell: str) -> list[float]:
         """ln(samples/s) of what the cell's interval is made of: unsteady and other than asked only where there is no better."""

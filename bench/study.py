@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from bench import launch as launching
-from bench import link, plugins, summary
+from bench import link, plugins, summary, temporary
 from bench.case import Case
 from bench.joint import ordinals
 from bench.launch import Engine, EngineLost, Progress, Result
@@ -80,7 +80,7 @@ class Study:
 
         The caller holds the store's lock.
         """
-        launching.sweep_scratch()
+        temporary.sweep()
         with signals():
             self._stopping.resume(self._store.records()[0])
             for block in itertools.count(self._stopping.first_block):
@@ -105,7 +105,7 @@ class Study:
 
         Raises Interrupted as `run` does. The caller holds the store's lock.
         """
-        launching.sweep_scratch()
+        temporary.sweep()
         with signals():
             self._stopping.resume(self._store.records()[0])
             for block, cells in orders:
@@ -175,7 +175,7 @@ class Study:
         telemetry, recording, result = None, None, None
         others: list[Part] = []
         interrupted = False
-        with launching.scratch_folder() as scratch:
+        with temporary.folder() as scratch:
             pids = scratch / "pids"
             telemetry = Telemetry(
                 engine.pgid,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import plugins
+from bench import plugins, temporary
 from bench.machine import own_python
 from bench.sampling import PERIOD_S, READINGS, Line, Watch
 from bench.series import Rows, TelemetrySummary, summarise
@@ -47,7 +47,7 @@ class Telemetry:
         samplers: Iterable[str] | None = None,
     ) -> None:
         self.node = node
-        self._folder = tempfile.TemporaryDirectory(prefix="scalemark-telemetry-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(prefix=temporary.prefix(), ignore_cleanup_errors=True)
         self._out, self._err = (Path(self._folder.name) / name for name in (READINGS, "errors"))
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble: str | None = "was not started"

@@ -46,18 +46,19 @@ def error_of_mean(values: ArrayLike) -> float | None:
     return math.sqrt(variance * n / (n - 1) * tau / (n - tau)) / float(x.mean())
 
 
-def between_launches(groups: Sequence[ArrayLike], errors: Sequence[float]) -> float | None:
+def between_launches(groups: Sequence[ArrayLike], errors: Sequence[float | None]) -> float | None:
     """Standard deviation between launches of one allocation beyond what their own steps explain.
 
-    `groups` holds the logs of each allocation's launches; `errors` the relative standard errors of the launches'
-    means, where they are known. None where fewer than three launches stand for it.
+    `groups` holds the logs of each allocation's launches; `errors` the relative standard error of each launch's mean.
+    None where fewer than three launches stand for it, or one of these errors is not known: then what is seen has it in.
     """
     parts = [np.asarray(group, float) for group in groups if len(np.asarray(group))]
     freedom = sum(map(len, parts)) - len(parts)
-    if freedom < MIN_LAUNCHES - 1:
+    known = [error for error in errors if error is not None]
+    if freedom < MIN_LAUNCHES - 1 or len(known) < sum(map(len, parts)):
         return None
     seen = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) / freedom
-    within = float(np.mean(np.square(errors))) if len(errors) else 0.0
+    within = float(np.mean(np.square(known)))
     return math.sqrt(max(seen - within, 0.0))
 
 

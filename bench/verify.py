@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench import launch as launching
-from bench import plugins, verify_cache
+from bench import plugins, temporary, verify_cache
 from bench.case import Case
 from bench.joint import ordinals
 from bench.launch import Engine, EngineLost, Progress, Result
@@ -48,7 +48,7 @@ class Verifier:
         todo = [way for way in ways if known[way.name] is None]
         ran: dict[str, Way] = {}
         if todo:
-            with tempfile.TemporaryDirectory(prefix=launching.folder_prefix()) as folder:
+            with tempfile.TemporaryDirectory(prefix=temporary.prefix()) as folder:
                 logs = store.root / "logs" if store is not None else Path(folder)
                 logs.mkdir(exist_ok=True)
                 ran = {way.name: way for way in self._all(todo, limit_s, logs, heavy)}
@@ -96,7 +96,7 @@ class Verifier:
         folder = logs / name
         folder.mkdir(exist_ok=True)
         several = self._team is not None and case.nodes > 1
-        with launching.scratch_folder() as scratch:
+        with temporary.folder() as scratch:
             launch = Launch(
                 launch=name,
                 case=case,

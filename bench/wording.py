@@ -119,6 +119,11 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def launches(cell: CellResult) -> str:
+    """`5`, or `5 (+1 replaced)` where another one counts in the place of a contaminated launch."""
+    return f"{cell.launches}" + f" (+{cell.replaced} replaced)" * bool(cell.replaced)
+
+
 def cell_labels(cells: Sequence[CellResult]) -> dict[str, str]:
     """A short name for every cell: strategy, devices, and whatever else differs within the study.
 

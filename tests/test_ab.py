@@ -468,7 +468,7 @@ def test_stopping_by_width_raises_no_alarms_of_its_own() -> None:
         limits = Limits(min_launches=fewest, max_launches=10, target=0.02)
         found = 0
         for row in draws:
-            n = next(n for n in range(fewest, 11) if why_closed(row[:n].tolist(), n, [("ok", None)], limits))
+            n = next(n for n in range(fewest, 11) if why_closed(row[:n].tolist(), [("ok", None)] * n, limits))
             found += stats.mean(row[:n]).p_value < 0.05
         return found / len(draws)
 

@@ -37,6 +37,17 @@ def test_the_same_cells_and_fewer_go_on(before):
     check_resumed(plan(CASES[:1]), before, Path("results/s"))
 
 
+def test_a_quick_run_does_not_go_on_with_a_study_that_has_verdicts(before):
+    """One launch a cell would be its new rule, and its verdicts gone; a quick study may go on either way."""
+    quick = msgspec.structs.replace(before, quick=True)
+    full = msgspec.structs.replace(before, quick=False)
+    with pytest.raises(UsageError, match="results/s was run without --quick"):
+        check_resumed(plan(CASES), full, Path("results/s"), quick=True)
+    check_resumed(plan(CASES), full, Path("results/s"))
+    check_resumed(plan(CASES), quick, Path("results/s"), quick=True)
+    check_resumed(plan(CASES), quick, Path("results/s"))
+
+
 def test_other_cells_are_refused_with_the_settings_that_differ(before):
     """Ten steps beside twenty would stand in one study: what differs is said, and what to do."""
     other = [msgspec.structs.replace(case, steps=10) for case in CASES]

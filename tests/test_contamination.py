@@ -79,6 +79,12 @@ def test_on_many_cpus_a_few_that_others_use_are_nothing():
     assert judge(scene(node__cpu_percent=(100 + 2000) / 64, **many)).disqualified
 
 
+def test_one_cpu_that_the_launch_is_bound_to_is_all_that_counts():
+    """Half of it is taken by others, whatever the rest of the machine does."""
+    found = judge(scene(node__cpu_percent=100.0, rank_of_0__cpu_percent=48.5, cpus={0: 1}))
+    assert found == (("busy host: other processes used 0.5 of 1 CPU",), True)
+
+
 def test_processes_of_the_launch_are_not_of_others():
     """Loader workers, and what else is in the engine's process group, are ours."""
     own = {"rank_of_0_of_worker_of_0__cpu_percent": 60.0, "process_of_77__cpu_percent": 30.0}
@@ -201,7 +207,8 @@ def test_a_record_says_what_went_on_beside_it(tmp_path):
             rows[name].append(value)
     recording = Recording(rows=rows, summary=TelemetrySummary())
     one = trace(effective=effective(wrapper="ResNet", world_size=1), step_s=(0.1,) * 20)
-    recorder = Recorder(plan, cpu_host(), None)
+    host = msgspec.structs.replace(cpu_host(), cpus_counted=64)  # bound to two of them
+    recorder = Recorder(plan, host, None)
     good = recorder.record(
         cell, "x", 0, 0, Result(traces=(one,), failure=None, timed_out=False, wall_s=1.0), recording, 1
     )

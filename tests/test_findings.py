@@ -11,10 +11,12 @@ import pytest
 from bench.analysis import analyse
 from bench.answers import Finding
 from bench.case import Case
+from bench.checks import trust
 from bench.checks.memory import shm_need
-from bench.checks.seen import Seen, capped, worst
+from bench.checks.seen import Known, Seen, capped, worst
 from bench.checks.setup import cpu_demand
 from bench.contamination import BUSY
+from bench.evidence import gather
 from bench.failures import REMEDIES
 from bench.findings import TABLE
 from bench.records import LaunchRecord
@@ -239,6 +241,11 @@ SEEN: dict[str, tuple[list[Case], dict[str, Any], str]] = {
         [SINGLE, ddp(2)],
         {"change": only(SINGLE, lambda r: msgspec.structs.replace(r, fingerprint="other"))},
         "launches from 2 different hosts or software versions",
+    ),
+    "governor": (
+        [SINGLE],
+        {"host": CPU_HOST | {"governor": "performance, schedutil"}},
+        r"^the CPU frequency governor is performance, schedutil: clocks follow the load",
     ),
     "speed-variables": (
         [SINGLE],
@@ -779,8 +786,22 @@ def test_real_work_done_serially_is_no_stand_in(tmp_path: Path) -> None:
 
 def test_a_width_beyond_the_value_is_a_range(tmp_path: Path) -> None:
     """±503 % would be a negative throughput: the limits are given in its place."""
-    message = found(tmp_path, [SINGLE], blocks=2, spread=0.5)["not-converged"].message
-    assert re.search(r"the widest is \[\S+ samples/s, \S+ samples/s\] after 2 launches", message), message
+    message = found(tmp_path, [SINGLE], blocks=5, spread=1.5)["not-converged"].message
+    assert re.search(r"the widest is \[\S+ samples/s, \S+ samples/s\] after 5 launches", message), message
+
+
+def test_few_launches_are_not_called_wide(tmp_path: Path) -> None:
+    """Three of five, however they lie: no word of a width, and five that are wide beside them have theirs."""
+    cells = {"spread": 0.2, "change": lambda r: r if r.requested == SINGLE or r.block < 3 else None}
+    evidence = gather([simulate(tmp_path / "s", [SINGLE, ddp(2)], **cells)])
+    seen = [one.message for one in trust.not_converged(Known(evidence, (), ()))]
+    few = "too few launches: 1 of 2 cells; the fewest are 3, where 5 were asked for"
+    assert seen[0] == few
+    assert re.fullmatch(r"not converged: 1 of 2 cells; the widest is ±\S+ % after 5 launches, .*", seen[1])
+    assert [cell.width_marks for cell in evidence.cells.values()] == [
+        ("not converged",),
+        ("too few launches: 3 of 5",),
+    ]
 
 
 def test_a_small_loss_in_one_launch_is_no_finding(tmp_path: Path) -> None:

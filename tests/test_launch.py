@@ -6,6 +6,7 @@ import tempfile
 import pytest
 
 from bench import launch as launching
+from bench import temporary
 from bench.case import Case
 from bench.progress import BUILDING, COMPILING, FIELDS, MARKS, RENDEZVOUS, STATE, WINDOW, Motion
 from bench.records import Ended, Launch, Outcome, Part
@@ -159,20 +160,20 @@ def test_sockets_go_where_their_paths_fit(monkeypatch, length, usual):
     """In a temporary folder with a long path no socket could be made: theirs is /tmp then."""
     folder = "/" + "t" * (length - 1)
     monkeypatch.setattr(tempfile, "tempdir", folder)
-    found = launching._socket_folder()
+    found = temporary.socket_folder()
     assert found == (folder if usual else "/tmp")
-    inside = f"{found}/{launching.folder_prefix()}12345678/pymp-12345678/listener-12345678"
+    inside = f"{found}/{temporary.prefix()}12345678/pymp-12345678/listener-12345678"
     assert len(inside) <= 107
 
 
 def test_scratch_of_dead_conductors_is_swept(tmp_path, monkeypatch):
     """Folders of a conductor that is gone are removed; those of a living one, or of another host or container, stay."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    owners = (launching._owner(4194000), launching._owner(os.getpid()), "4194000.elsewhere", "telemetry")
+    owners = (temporary.owner(4194000), temporary.owner(os.getpid()), "4194000.elsewhere", "telemetry")
     dead, alive, elsewhere, other = (tmp_path / f"scalemark-{name}-x" for name in owners)
     for folder in (dead, alive, elsewhere, other):
         folder.mkdir()
-    launching.sweep_scratch()
+    temporary.sweep()
     assert not dead.exists()
     assert all(folder.exists() for folder in (alive, elsewhere, other))
 

@@ -406,6 +406,7 @@ ACTIVE = Port(device="mlx5_0", port=1, state="4: ACTIVE")
         ({"cpu_quota": 2.0, "cpus_usable": 2}, "cpu-quota"),
         ({"cpus_affinity": 4, "cpus_usable": 4}, "cpu-affinity"),
         ({"governor": "performance, powersave"}, "governor"),
+        ({"governor": "schedutil"}, "governor"),
         ({"memory_limit_bytes": 8 << 30}, "memory-limit"),
         ({"shm_total_bytes": 64 << 20}, "shm-small"),
         ({"shm_free_bytes": 1 << 20}, "shm-full"),

@@ -14,6 +14,7 @@ from bench import plugins, report, report_card, report_facts, report_tables, rep
 from bench.analysis import analyse
 from bench.answers import Best, Drift, Spread
 from bench.case import Case
+from bench.console import results
 from bench.errors import UsageError
 from bench.figures import _canvas, _curves
 from bench.tables import amount, data
@@ -279,6 +280,11 @@ def test_every_launch_left_out_has_its_cause_and_the_launch_that_stands_for_it(t
     assert (row["launch"], row["cause"], row["study"]) == (first.launch, "contaminated", "s")
     assert (worse["launch"], worse["cause"]) == ("no better", "contaminated")
     assert worse["reason"].endswith(f"; run again no better: {second.launch} stays")
+    assert (analysis.cells[0].launches, analysis.cells[0].replaced) == (5, 2)
+    assert column(report_tables.cells(analysis, {analysis.cells[0].cell: "it"}), "launches") == [
+        "5 (+2 replaced)"
+    ]
+    assert "5 (+2 replaced)" in results(analysis)
     assert analysis.cells[0].samples_per_s.high < 2 * analysis.cells[0].samples_per_s.low
     assert row["reason"] == "busy host: other processes used 1.5 of 2 CPUs; replaced by again"
     assert analysis.cells[0].samples_per_s.n == 5

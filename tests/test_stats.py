@@ -150,18 +150,25 @@ def test_launches_to_decide_decide() -> None:
     assert stats.still_to_decide(stats.mean([0.0, 0.0])) == 3
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(3, 10), (10, 3), (4, 4)])
-def test_launches_to_decide_of_sides_that_are_unlike(ours: int, theirs: int) -> None:
-    """The smaller side goes on to that number, with its own spread, and then both together: so many decide, one fewer not."""
-    quiet, wild = 0.005**2, 0.03**2
+@pytest.mark.parametrize(
+    ("spreads", "launches", "effect", "n"),
+    [
+        ((0.005, 0.03), (3, 10), 0.02, 12),  # t(11.6) sqrt(0.03^2 / 12 + 0.005^2 / 12) = 0.0192
+        ((0.005, 0.03), (10, 3), 0.02, 12),
+        ((0.005, 0.03), (4, 4), 0.02, 12),
+        ((0.02, 0.03), (3, 40), 0.03, 4),  # t(4.5) sqrt(0.02^2 / 4 + 0.03^2 / 40) = 0.0294: the 40 stay
+    ],
+)
+def test_launches_to_decide_of_sides_that_are_unlike(
+    spreads: tuple[float, float], launches: tuple[int, int], effect: float, n: int
+) -> None:
+    """The smaller side goes on to that number, with its own spread, and then both: so many decide, one fewer not."""
 
-    def after(n: int) -> Estimate:
-        return stats.welch(spread(quiet, max(n, ours)), 0.02 + spread(wild, max(n, theirs)))
+    def after(count: int) -> Estimate:
+        ours, theirs = (spread(sd**2, max(count, had)) for sd, had in zip(spreads, launches, strict=True))
+        return stats.welch(ours, effect + theirs)
 
-    now = stats.welch(spread(quiet, ours), 0.02 + spread(wild, theirs))
-    n = stats.still_to_decide(now)
-    assert n is not None
-    assert n > min(ours, theirs)
+    assert stats.still_to_decide(after(0)) == n
     assert [stats.verdict(after(count)) for count in (n, n - 1)] == ["small change", "inconclusive"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import plugins
+from bench import plugins, temporary
 from bench.samplers import host as host_sampler
 from bench.samplers._processes import Processes
 from bench.sampling import BURST_S, CPU_SHARE, READINGS, Line, Readings, Sampler, Turn, Watch
@@ -218,7 +218,12 @@ def host_reader(proc: Path, cpus: tuple[int, ...] = (0,), **places: Path) -> hos
 @pytest.mark.parametrize(
     ("cpus", "busy", "stolen", "runnable"),
     [
-        ((1, 2), 55.0, 5.0, None),  # 90 and 20 %; the idle one and the one that others fill are not of the study
+        (
+            (1, 2),
+            55.0,
+            5.0,
+            None,
+        ),  # 90 and 20 %; the idle one and the one that others fill are not of the study
         ((0, 1, 2, 3), 52.5, 2.5, 1.0),
         ((6, 7), 52.5, 2.5, 1.0),  # a container's /proc with numbers of its own
     ],
@@ -484,6 +489,18 @@ def test_the_sampler_ends_with_its_parent() -> None:
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.stdout.close()
+
+
+def test_what_both_leave_when_they_are_killed_is_swept() -> None:
+    """The sampler killed first and then its parent: the next run finds the folder by its name, and removes it."""
+    code = (
+        "import os; from bench.telemetry import Telemetry; telemetry = Telemetry(samplers=['host']).start();"
+        "print(telemetry._watch.folder, flush=True); os.kill(telemetry.pid, 9); os.kill(os.getpid(), 9)"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+    assert Path(left).is_dir()
+    temporary.sweep()
+    assert not Path(left).exists()
 
 
 def test_an_interrupt_from_the_terminal_does_not_end_it() -> None:

@@ -39,16 +39,24 @@ def test_what_steps_explain_is_no_difference_between_launches() -> None:
     groups = [random.normal(0, np.hypot(0.01, 0.005), 5) for _ in range(400)]
     found = [variance.between_launches([group], [0.005] * 5) for group in groups]
     assert np.sqrt(np.mean(np.square(found))) == pytest.approx(0.01, rel=0.1)
-    assert variance.between_launches([[0.0, 0.001, 0.0]], [0.01]) == 0.0
+    assert variance.between_launches([[0.0, 0.001, 0.0]], [0.01] * 3) == 0.0
 
 
 def test_too_few_launches_or_allocations_give_null() -> None:
     """Two launches, or one allocation, say nothing about the spread of either."""
-    assert variance.between_launches([[0.0, 0.1]], []) is None
-    assert variance.between_launches([[0.0], [0.1], [0.2]], []) is None
-    assert variance.between_launches([[0.0, 0.1, 0.0]], []) == pytest.approx(np.std([0, 0.1, 0], ddof=1))
+    assert variance.between_launches([[0.0, 0.1]], [0.0] * 2) is None
+    assert variance.between_launches([[0.0], [0.1], [0.2]], [0.0] * 3) is None
+    whole = variance.between_launches([[0.0, 0.1, 0.0]], [0.0] * 3)
+    assert whole == pytest.approx(np.std([0, 0.1, 0], ddof=1))
     assert variance.between_allocations([[0.0, 0.1, 0.2]]) is None
     assert variance.between_allocations([[0.0], [0.1]]) is None
+
+
+def test_launches_whose_steps_say_nothing_have_no_spread_of_their_own() -> None:
+    """Where one launch of four has too few steps, what its own explain is in what is seen, and cannot be taken out."""
+    logs = [[0.0, 0.1, 0.0, 0.1]]
+    assert variance.between_launches(logs, [0.001] * 4) is not None
+    assert variance.between_launches(logs, [0.001, None, 0.001, 0.001]) is None
 
 
 def test_allocations_vary_beyond_their_launches() -> None:

@@ -9,6 +9,7 @@ from bench.describe import describe
 from bench.environment import biting
 from bench.evidence import SERIAL, Cell, Evidence
 from bench.failures import REMEDIES
+from bench.hints import following
 from bench.watch_checks import MODEL as WATCHED_MODEL
 from bench.watch_checks import PREFIX as WATCHED
 
@@ -109,6 +110,13 @@ def mixed_hosts(known: Known) -> Iterator[Seen]:
     prints = {row.fingerprint for cell in known.evidence.measured for row in cell.shown}
     if len(prints) > 1:
         yield Seen(f"launches from {len(prints)} different hosts or software versions are together here")
+
+
+def governor(known: Known) -> Iterator[Seen]:
+    """CPU clocks that follow the load, on the host of the first study. (Hosts that differ in it are `mixed-hosts`.)"""
+    told = following(known.evidence.host.get("governor"))
+    if told:
+        yield Seen(told)
 
 
 def reference_used(known: Known) -> Iterator[Seen]:

@@ -19,14 +19,23 @@ TOLD_ELSEWHERE = ("busy host", "foreign process", "throttled")  # causes with a 
 
 
 def not_converged(known: Known) -> Iterator[Seen]:
-    """Cells whose interval is wider than asked."""
-    wide = [cell for cell in known.evidence.measured if cell.converged is False]
+    """Cells whose interval is wider than asked, and those that have too few launches for it to be told."""
+    measured = known.evidence.measured
+    few = [cell for cell in measured if len(cell.shown) < cell.min_launches]
+    if few:
+        least = min(few, key=lambda cell: len(cell.shown))
+        text = (
+            f"too few launches: {len(few)} of {len(measured)} cells; the fewest are {len(least.shown)}, where"
+            f" {least.min_launches} were asked for"
+        )
+        yield Seen(text, tuple(cell.id for cell in few))
+    wide = [cell for cell in measured if cell.converged is False and len(cell.shown) >= cell.min_launches]
     if not wide:
         return
     widths = {cell.id: (cell.samples_per_s.half_width or 0.0) if cell.samples_per_s else 0.0 for cell in wide}
     most = max(wide, key=lambda cell: widths[cell.id])
     text = (
-        f"not converged: {len(wide)} of {len(known.evidence.measured)} cells; the widest is "
+        f"not converged: {len(wide)} of {len(measured)} cells; the widest is "
         f"{_width(most)} after {len(most.shown)} launches, the target ±{most.target * 100:g} %"
     )
     yield Seen(text, tuple(sorted(widths, key=lambda cell: -widths[cell])))

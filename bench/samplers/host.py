@@ -78,7 +78,8 @@ class HostReader:
     def _cpus(self) -> Readings:
         """Percent of the CPUs that ranks may use, together: busy with anything, and stolen by the hypervisor."""
         times = self._times()
-        mine = self._mine if self._mine <= times.keys() else times  # a container's own numbers: all are its own
+        # where a container numbers its CPUs by itself all of them are its own
+        mine = self._mine if self._mine <= times.keys() else times
         now = [sum(map(int, column)) for column in zip(*(times[name] for name in mine), strict=True)]
         before, self._cpu = self._cpu, now
         if before is None:

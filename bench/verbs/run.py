@@ -118,7 +118,7 @@ def _begin(
 
     before = store.header() if resume else None
     if before is not None:
-        check_resumed(plan, before, store.root)
+        check_resumed(plan, before, store.root, quick)
     prepare(plan)
     with ExitStack() as stack:
         team = box = None

@@ -88,7 +88,6 @@ def _serial_part(curve: "Curve", point: "Point") -> str:
 
 def _row(point: "Point") -> list[str]:
     efficiency = point.efficiency
-    marks = point.marks + (("not converged",) if point.converged is False else ())
     return [
         str(point.devices),
         str(point.batch),
@@ -98,7 +97,7 @@ def _row(point: "Point") -> list[str]:
         format_value("speedup", point.speedup.value),
         format_value("efficiency", efficiency.value),
         format_bounds("efficiency", efficiency.low, efficiency.high, efficiency.n),
-        ", ".join(marks),
+        ", ".join(point.marks),
     ]
 
 

@@ -67,14 +67,14 @@ def _run(asked, plan, host, found, words: list[str], json: bool) -> "Verificatio
     """Bring the nodes together where there are several, and run every way."""
     from contextlib import ExitStack
 
-    from bench import launch as launching
+    from bench import temporary
     from bench.study import Interrupted, signals
     from bench.verify import Verifier
 
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    launching.sweep_scratch()
+    temporary.sweep()
     try:
         with signals(), ExitStack() as stack:
             team = None

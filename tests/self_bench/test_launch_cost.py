@@ -9,8 +9,9 @@ from statistics import median
 
 import pytest
 
+from bench import temporary
 from bench.case import Case
-from bench.launch import Engine, Launch, run, scratch_folder
+from bench.launch import Engine, Launch, run
 
 pytestmark = pytest.mark.self_bench
 
@@ -39,7 +40,7 @@ os._exit(0)
 
 def ours(engine, folder):
     """Seconds of a launch beside its steps."""
-    with scratch_folder() as scratch:
+    with temporary.folder() as scratch:
         launch = Launch(
             launch="x",
             case=CASE,

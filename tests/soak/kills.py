@@ -36,7 +36,7 @@ batch = {batches}
 """
 ONE_CALL = threading.Lock()  # in this process at a time: it takes the streams
 PAUSE_S = (0.1, 0.8)  # between kills
-BURST = 0.5  # of kills are followed by another one at once
+BURST = 0.6  # of kills are followed by another one at once
 QUIET_S = 20.0  # for what was killed to end, with all that depended on it
 # what a launch may be called during which such a process was killed
 CLASSES = {
@@ -50,7 +50,7 @@ CLASSES = {
     "resource tracker": set(),
 }
 LATE_S = {"engine": 120.0, "fork server": 120.0}  # a node that takes no part finds out when it does again
-OFTEN = {"rank": 3, "loader worker": 3}  # they live for a launch only; the others have one chance each
+OFTEN = {"rank": 4, "loader worker": 4}  # they live for a launch only; the others have one chance each
 SIGNALS = {
     "conductor": (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     "rank": (signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
