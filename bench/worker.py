@@ -29,6 +29,8 @@ def run_rank(encoded: bytes) -> None:
     launch = msgspec.json.decode(encoded, type=Launch)
     rank = int(os.environ["RANK"])
     guard.end_with(launch.conductor_pid, os.getpgrp())
+    # torch has one sent when the fork server is gone: a rank that wrote a trace of it would pass for the culprit
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     multiprocessing.set_start_method(None, force=True)  # loader workers start as in the user's own script
     _log_to(Path(launch.logs) / f"{rank}.log")
     faulthandler.enable()

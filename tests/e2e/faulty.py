@@ -171,6 +171,7 @@ FAULTS = {
     "warmup": lambda: None,
     "exit": lambda: sys.exit(3),
     "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
     "thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
