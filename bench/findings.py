@@ -63,7 +63,7 @@ TABLE = (
     Rule("loss-not-finite", "warning", recipe.loss_not_finite,
          "lower the learning rate, or use bf16 in place of fp16: such steps may not take what real ones take"),
     Rule("not-converged", "warning", trust.not_converged,
-         "go on with --resume and a larger budget, or measure on a quieter host"),
+         "go on with --resume and a larger budget; intervals that stay wide need a quieter host"),
     Rule("busy-host", "warning", trust.busy_host, "measure again when nothing else runs: these numbers are too low"),
     Rule("contaminated", "warning", trust.contaminated,
          "measure again when the machine is quiet: docs/method.md has every cause, and which of them make a launch run again"),
