@@ -120,8 +120,10 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def launches(cell: CellResult) -> str:
-    """`5`, or `5 (+1 replaced)` where another one counts in the place of a contaminated launch."""
-    return f"{cell.launches}" + f" (+{cell.replaced} replaced)" * bool(cell.replaced)
+    """`5`, `4 of 5` where one is not in the numbers, `5 (+1 replaced)` where another counts in a contaminated one's place."""
+    used = cell.samples_per_s.n if cell.samples_per_s else cell.launches
+    count = f"{cell.launches}" if used == cell.launches else f"{used} of {cell.launches}"
+    return count + f" (+{cell.replaced} replaced)" * bool(cell.replaced)
 
 
 def cell_labels(cells: Sequence[CellResult]) -> dict[str, str]:

@@ -397,6 +397,20 @@ def test_pictures_without_rows_say_why():
     assert page.count('class="nothing"') >= 5
 
 
+def test_launches_that_are_in_no_number_are_told_apart(tmp_path: Path) -> None:
+    """Of five launches one still drifted at its end: the numbers are of four, and the column says so."""
+
+    def drifting(record):
+        if record.block:
+            return record
+        cut = msgspec.structs.replace(record.window.cut, state="unsteady")
+        return msgspec.structs.replace(record, window=msgspec.structs.replace(record.window, cut=cut))
+
+    store = simulate.simulate(tmp_path / "s", [Case()], blocks=5, change=drifting)
+    (cell,) = analyse([store]).cells
+    assert (cell.launches, wording.launches(cell)) == (5, "4 of 5")
+
+
 def test_a_thousand_launches_stay_small():
     """1,000 launches of 8 ranks make a page under 5 MB that says what its pictures leave out."""
     page = report.render(samples.large())
