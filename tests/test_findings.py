@@ -847,6 +847,12 @@ def test_one_finding_speaks_for_all_cells_that_show_it() -> None:
     assert list(worst([])) == []
 
 
+def test_a_cell_on_two_curves_is_told_once() -> None:
+    """The same words of the same cells are one finding; of other cells they are another."""
+    one, other = Seen("super-linear", ("a",)), Seen("super-linear", ("b",))
+    assert capped([one, other, one]) == [one, other]
+
+
 def test_a_large_matrix_does_not_bury_the_rest() -> None:
     """Past six findings of one kind the others are counted in one."""
     many = [Seen(f"finding {i}", (f"cell {i}",)) for i in range(30)]

@@ -47,9 +47,13 @@ def worst(found: Iterable[Seen]) -> Iterator[Seen]:
 
 
 def capped(found: Sequence[Seen], most: int = 6) -> list[Seen]:
-    """The first few; the rest in one: a matrix of a thousand cells must not bury the other findings."""
+    """The first few; the rest in one: a matrix of a thousand cells must not bury the other findings.
+
+    What is said twice of the same cells counts once: a cell may be a point of several curves.
+    """
+    found = list({(seen.message, seen.cells): seen for seen in found}.values())
     if len(found) <= most:
-        return list(found)
+        return found
     rest = found[most - 1 :]
     cells = tuple(dict.fromkeys(cell for seen in rest for cell in seen.cells))
     first = rest[0]
